@@ -1,0 +1,1 @@
+"""gswgan: differentially private image synthesis with an epsilon one can check."""

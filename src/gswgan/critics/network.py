@@ -1,0 +1,257 @@
+"""K critics as one batched model: the paper's DCGAN critic with stacked parameters.
+
+Every parameter has a leading axis of critics, and a layer of all critics is one batched matrix product. A
+critic reads and writes only its own slice, so its numbers do not depend on who else is in the stack.
+Images come in as [critic, sample, channel, row, column]; inside, channels are last, so that a convolution is
+"copy the 5x5 windows, multiply by a matrix" and needs no further reordering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gswgan.errors import PlanError
+
+Parameters = dict[str, Tensor]  # "conv1.weight": [K, out, 5, 5, in], "conv1.bias": [K, out], ...; trainable
+Buffers = dict[str, Tensor]  # "conv1.u": [K, out], "conv1.v": [K, 25 in], ...: the singular vectors followed
+
+KERNEL, STRIDE, PADDING = 5, 2, 2
+INITIAL_POWER_ITERATIONS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticShape:
+    """What a critic judges, and how wide it is: `width`, 2 `width`, 4 `width`, ... channels."""
+
+    image_size: int
+    channels: int
+    classes: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.image_size <= 64:
+            raise PlanError("image_size", self.image_size, "a side from 8 to 64", "Resize the images.")
+        if self.channels not in (1, 3):
+            raise PlanError("channels", self.channels, "1 (grey) or 3 (colour)")
+        if self.classes < 1:
+            raise PlanError("classes", self.classes, "at least 1", "Use 1 for images without labels.")
+        if self.width < 1:
+            raise PlanError("width", self.width, "at least 1")
+
+    @property
+    def sides(self) -> list[int]:
+        """The side before each convolution and after the last: halved until at most 4, at least twice."""
+        sides = [self.image_size]
+        while sides[-1] > 4 or len(sides) < 3:
+            sides.append((sides[-1] + 1) // 2)
+        return sides
+
+    @property
+    def features(self) -> int:
+        """How many numbers the last convolution hands to the head."""
+        return self.sides[-1] ** 2 * self.width * 2 ** (len(self.sides) - 2)
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every parameter of one critic."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        inputs = self.channels
+        for layer in range(1, len(self.sides)):
+            outputs = self.width * 2 ** (layer - 1)
+            shapes[f"conv{layer}.weight"] = (outputs, KERNEL, KERNEL, inputs)
+            shapes[f"conv{layer}.bias"] = (outputs,)
+            inputs = outputs
+        shapes["linear.weight"] = (1, self.features)
+        shapes["linear.bias"] = (1,)
+        if self.classes > 1:
+            shapes["embed.weight"] = (self.classes, self.features)
+        return shapes
+
+
+def init_critics(
+    shape: CriticShape,
+    count: int,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> tuple[Parameters, Buffers]:
+    """Draw `count` critics; critic k depends on (seed, k) alone, not on `count`, `dtype` or `device`.
+
+    Weights and biases are uniform within 1/sqrt(inputs) of 0, the label embedding too.
+    """
+    if count < 1:
+        raise PlanError("count", count, "at least one critic")
+    shapes = shape.parameters
+    params = {name: torch.empty(count, *size) for name, size in shapes.items()}
+    buffers: Buffers = {}
+    for name in _layers(params):
+        rows, columns = params[f"{name}.weight"].flatten(2).shape[1:]
+        buffers |= {f"{name}.u": torch.empty(count, rows), f"{name}.v": torch.empty(count, columns)}
+    for k in range(count):
+        stream = np.random.Generator(np.random.SFC64([seed, k]))
+        own_params, own_buffers = _slice(params, k), _slice(buffers, k)
+        for name, value in (own_params | own_buffers).items():
+            stream.random(out=value.numpy(), dtype=np.float32)
+            owner = f"{name.split('.')[0]}.weight"
+            bound = own_params[owner][0, 0].numel() ** -0.5
+            value.sub_(0.5).mul_(2 * bound)
+        for _ in range(INITIAL_POWER_ITERATIONS):  # one critic at a time: the same arithmetic for any count
+            own_buffers = power_iteration(own_params, own_buffers)
+        for name, value in own_buffers.items():
+            buffers[name][k] = value[0]
+    return (
+        {name: value.to(device, dtype) for name, value in params.items()},
+        {name: value.to(device, dtype) for name, value in buffers.items()},
+    )
+
+
+@torch.no_grad()
+def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
+    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u."""
+    new: Buffers = {}
+    for name in _layers(params):
+        matrix = params[f"{name}.weight"].flatten(2)
+        u = F.normalize(torch.bmm(matrix, buffers[f"{name}.v"][:, :, None])[:, :, 0], dim=1)
+        v = F.normalize(torch.bmm(u[:, None, :], matrix)[:, 0, :], dim=1)
+        new |= {f"{name}.u": u, f"{name}.v": v}
+    return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The matrices that m critics multiply by, each divided by its spectral norm."""
+
+    convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, 25 in], [m, out]), in `compute_dtype`
+    head: Tensor  # [m, 1 + classes, features]: the linear head, then the label embedding
+    head_bias: Tensor  # [m, 1]
+
+
+def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype | None = None) -> Weights:
+    """W / (u' W v) for every matrix; u and v are constants, the gradient flows through W in both places.
+
+    The convolutions (not the head, the spectral norms or the gradients of `params`) are in `compute_dtype`.
+    """
+    matrices = {}
+    for name in _layers(params):
+        matrix = params[f"{name}.weight"].flatten(2)
+        norm = buffers[f"{name}.u"][:, None, :] @ (matrix @ buffers[f"{name}.v"][:, :, None])
+        matrices[name] = matrix / norm
+    convolutions = [
+        (matrix.to(compute_dtype), params[f"{name}.bias"].to(compute_dtype))
+        for name, matrix in matrices.items()
+        if name.startswith("conv")
+    ]
+    head = torch.cat([matrix for name, matrix in matrices.items() if not name.startswith("conv")], dim=1)
+    return Weights(convolutions=convolutions, head=head, head_bias=params["linear.bias"])
+
+
+def judge(
+    params: Parameters,
+    buffers: Buffers,
+    images: Tensor,
+    labels: Tensor,
+    compute_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """D(x, y) of m critics on their own batches: images [m, B, c, h, w] and labels [m, B] give [m, B].
+
+    One batch for all critics may be passed as `images.expand(m, ...)`: its windows are copied once.
+    """
+    return score(normalize(params, buffers, compute_dtype), images, labels)
+
+
+def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
+    """D(x, y) = linear(h) + <embed(y), h>, h the features of the last convolution. See `judge`."""
+    hidden = _activations(weights, images)[-1].flatten(2).to(weights.head.dtype)
+    per_class = torch.bmm(hidden, weights.head.mT)
+    return (per_class * _selector(weights, labels)).sum(dim=2) + weights.head_bias
+
+
+def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of each D(x, y) with respect to its x, [m, B, c, h, w].
+
+    D is piecewise linear in x. Where it is linear its gradient is the product of the transposed layers and
+    the ReLU masks, and that product is written out here: an ordinary function of the weights, so that the
+    gradient penalty needs one backward pass and not a second one through the first.
+    """
+    with torch.no_grad():
+        activations = _activations(weights, images)
+    rows = torch.bmm(_selector(weights, labels), weights.head).to(activations[-1].dtype)
+    gradient = rows.view_as(activations[-1])
+    for layer in reversed(range(len(weights.convolutions))):
+        matrix, _ = weights.convolutions[layer]
+        rows = (gradient * (activations[layer + 1] > 0)).flatten(1, 3)
+        windows = torch.bmm(rows, matrix).view(*gradient.shape[:4], -1)
+        gradient = _Fold.apply(windows, activations[layer].shape[2])
+    return gradient.permute(0, 1, 4, 2, 3)
+
+
+def _activations(weights: Weights, images: Tensor) -> list[Tensor]:
+    """The images and what follows each convolution and ReLU, channels last: [m, B, h, w, c]."""
+    activations = [images.permute(0, 1, 3, 4, 2).to(weights.convolutions[0][0].dtype)]
+    for matrix, bias in weights.convolutions:
+        windows = _Unfold.apply(activations[-1])
+        rows = torch.baddbmm(bias[:, None, :], windows.flatten(1, 3), matrix.mT)
+        activations.append(torch.relu(rows).view(*windows.shape[:4], -1))
+    return activations
+
+
+def _selector(weights: Weights, labels: Tensor) -> Tensor:
+    """[m, B, 1 + classes]: a 1 for the linear head, then the one-hot label (without labels, the 1 alone).
+
+    Products with it replace indexing, whose backward pass adds in an order that may vary.
+    """
+    classes = torch.arange(-1, weights.head.shape[1] - 1, device=labels.device)
+    return ((labels[:, :, None] == classes) | (classes == -1)).to(weights.head.dtype)
+
+
+def _window_view(padded: Tensor) -> Tensor:
+    """All 5x5 windows at stride 2 of [m, B, h, w, c] as a view [m, B, h', w', 5, 5, c]."""
+    return padded.unfold(2, KERNEL, STRIDE).unfold(3, KERNEL, STRIDE).permute(0, 1, 2, 3, 5, 6, 4)
+
+
+class _Unfold(torch.autograd.Function):
+    """Copy the windows of [m, B, h, w, c] into rows, [m, B, h', w', 25 c]; the adjoint of `_Fold`."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        ctx.side = images.shape[2]
+        distinct = images[:1] if images.stride(0) == 0 else images  # one batch for all critics: copy it once
+        windows = _window_view(F.pad(distinct, (0, 0, *(PADDING,) * 4))).flatten(4)
+        return windows.expand(len(images), *windows.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Fold.apply(gradients[0], ctx.side)
+
+
+class _Fold(torch.autograd.Function):
+    """Add rows of windows [m, B, h', w', 25 c] up to images of side `side`; the adjoint of `_Unfold`."""
+
+    @staticmethod
+    def forward(ctx: Any, windows: Tensor, side: int) -> Tensor:
+        parts = windows.unflatten(4, (KERNEL, KERNEL, -1))
+        padded = windows.new_zeros(*windows.shape[:2], *(side + 2 * PADDING,) * 2, parts.shape[6])
+        places = _window_view(padded)
+        for i in range(0, KERNEL, STRIDE):  # at stride 2 the windows overlap, but blocks of 2x2 in them do not
+            for j in range(0, KERNEL, STRIDE):
+                places[..., i : i + STRIDE, j : j + STRIDE, :] += parts[..., i : i + STRIDE, j : j + STRIDE, :]
+        return padded[:, :, PADDING : PADDING + side, PADDING : PADDING + side]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Unfold.apply(gradients[0]), None
+
+
+def _layers(params: Parameters) -> list[str]:
+    return [name.removesuffix(".weight") for name in params if name.endswith(".weight")]
+
+
+def _slice(stack: dict[str, Tensor], k: int) -> dict[str, Tensor]:
+    return {name: value[k : k + 1] for name, value in stack.items()}

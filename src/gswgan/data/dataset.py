@@ -1,0 +1,198 @@
+"""The one form in which images enter the package, and the validation that defines its domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gswgan.data.resize import check_image_size, check_square, fit_square
+from gswgan.errors import DataError
+
+_CHUNK = 1024  # records converted at a time, so that float input is never held twice
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageData:
+    """Validated images: the domain over which neighbours are defined. Made by `make_image_data`.
+
+    Public: n, the shape, the classes, the list of persons. Private: what the arrays hold (so no array is
+    ever part of the printed form). Neighbours differ in one record, content and label, at the same index;
+    with `persons`, in all records of one person.
+    """
+
+    name: str
+    images: np.ndarray = field(repr=False)  # uint8 [n, channels, size, size], channels 1 or 3
+    labels: np.ndarray | None = field(repr=False)  # int64 [n] in 0..classes-1, or None
+    classes: int  # public; 1 without labels
+    class_names: tuple[str, ...]  # public
+    persons: np.ndarray | None = field(default=None, repr=False)  # int64 [n], dense ids 0..P-1
+
+    @property
+    def n(self) -> int:
+        """The number of records (public)."""
+        return int(self.images.shape[0])
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return int(self.images.shape[1])
+
+    @property
+    def image_size(self) -> int:
+        """The side of the square images in pixels."""
+        return int(self.images.shape[2])
+
+    @property
+    def number_of_persons(self) -> int:
+        """P, the number of persons (public); 0 where every record stands for itself."""
+        return 0 if self.persons is None else int(self.persons.max()) + 1
+
+
+def make_image_data(
+    images: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    image_size: int | None = None,
+    persons: ArrayLike | None = None,
+    name: str = "arrays",
+) -> ImageData:
+    """Validate channel-last arrays and copy them into an ImageData.
+
+    `images` is uint8, or float in [0, 1] (rounded to 255 levels), of shape [n, h, w], [n, h, w, 1] or
+    [n, h, w, 3]. `labels` are integers below `classes`, which is a public input and never counted from the
+    data. `image_size` scales and pads to a square; without it the images must be square, 8 to 64 pixels.
+    `persons` holds one id a record, integers or strings; the sorted list of ids is public.
+    """
+    pixels = _to_uint8(_as_array(images, "images"), image_size)
+    number = pixels.shape[0]
+    if labels is None:
+        if classes not in (None, 1):
+            raise DataError(
+                "classes", classes, "1 (or nothing) without labels", "Pass labels, or leave classes out."
+            )
+        classes, checked = 1, None
+        names = ("all",) if class_names is None else tuple(class_names)
+    else:
+        classes = _check_classes(classes)
+        checked = _check_labels(_as_array(labels, "labels"), number, classes)
+        names = tuple(str(index) for index in range(classes)) if class_names is None else tuple(class_names)
+    if len(names) != classes or len(set(names)) != classes or not all(isinstance(n, str) for n in names):
+        raise DataError("class_names", names, f"{classes} different names, one for each class")
+    return ImageData(
+        name=name,
+        images=pixels,
+        labels=checked,
+        classes=classes,
+        class_names=names,
+        persons=None if persons is None else _dense_persons(_as_array(persons, "persons"), number),
+    )
+
+
+def _as_array(value: ArrayLike, name: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(name, type(value).__name__, "an array with entries of one shape and type") from error
+
+
+def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
+    """Channel-last input to a fresh uint8 [n, channels, size, size]."""
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+        raise DataError(
+            "images",
+            f"shape {images.shape}",
+            "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
+            "Move the channels to the end with np.moveaxis(images, 1, -1) if they come first.",
+        )
+    if 0 in images.shape:
+        raise DataError("images", f"shape {images.shape}", "at least one image with at least one pixel")
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise DataError(
+            "images",
+            f"dtype {images.dtype}",
+            "uint8, or floats from 0 to 1",
+            "Convert them yourself, so that you know the scale: images.astype(np.uint8).",
+        )
+    height, width = images.shape[1:3]
+    if image_size is None:
+        check_square(height, width, name="images")
+        size = height
+    else:
+        size = check_image_size(image_size)
+    images = images if images.ndim == 4 else images[..., None]
+    out = np.empty((len(images), images.shape[3], size, size), np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        chunk = images[start : start + _CHUNK]
+        if chunk.dtype != np.uint8:
+            chunk = _round_floats(chunk, start)
+        if (height, width) != (size, size):
+            grey = chunk.shape[3] == 1
+            squares = [fit_square(picture[..., 0] if grey else picture, size) for picture in chunk]
+            chunk = np.stack(squares).reshape(len(chunk), size, size, -1)
+        out[start : start + _CHUNK] = np.moveaxis(chunk, 3, 1)
+    return out
+
+
+def _round_floats(chunk: np.ndarray, start: int) -> np.ndarray:
+    """Floats in [0, 1] to 0..255; `start` is the index of the first record, for the message."""
+    values = chunk.astype(np.float64)
+    valid = ((values >= 0.0) & (values <= 1.0)).reshape(len(values), -1).all(axis=1)  # false for nan as well
+    if not valid.all():
+        raise DataError(
+            "images",
+            f"a pixel of record {start + int(np.argmin(valid))} is outside [0, 1] or not finite",
+            "floats from 0 to 1",
+            "Divide by the largest possible value (255 for bytes), not by the largest one found in the data.",
+        )
+    return np.rint(values * 255.0).astype(np.uint8)
+
+
+def _check_classes(classes: int | None) -> int:
+    if classes is None:
+        raise DataError(
+            "classes",
+            None,
+            "the number of classes: labels came without it, and it is never taken from the data",
+            "Pass classes=N (--classes N); it is a public fact, whether or not every class occurs.",
+        )
+    if not isinstance(classes, (int, np.integer)) or isinstance(classes, bool) or classes < 1:
+        raise DataError("classes", classes, "a whole number of at least 1", "Pass classes=N (--classes N).")
+    return int(classes)
+
+
+def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
+    if labels.dtype.kind not in "iu":
+        raise DataError("labels", f"dtype {labels.dtype}", "integers", "Number the classes from 0.")
+    if labels.shape != (number,):
+        raise DataError("labels", f"shape {labels.shape}", f"shape ({number},): one label an image")
+    valid = (labels >= 0) & (labels < classes)
+    if not valid.all():
+        index = int(np.argmin(valid))
+        raise DataError(
+            f"labels[{index}]",
+            int(labels[index]),
+            f"a class from 0 to {classes - 1}",
+            "Number the classes from 0, or pass the right number of classes (--classes N).",
+        )
+    return labels.astype(np.int64)
+
+
+def _dense_persons(persons: np.ndarray, number: int) -> np.ndarray:
+    """Person ids as 0..P-1 in sorted order of the ids, which no record's content can change."""
+    if persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat):
+        persons = persons.astype(str)
+    if persons.dtype.kind not in "iuUS":
+        raise DataError("persons", f"dtype {persons.dtype}", "one integer or string a record")
+    if persons.shape != (number,):
+        raise DataError(
+            "persons",
+            f"shape {persons.shape}",
+            f"shape ({number},): one id a record, in the order of the images",
+            "Check that the ids (--group-by) belong to these images, and that a text file has no header line.",
+        )
+    return np.unique(persons, return_inverse=True)[1].astype(np.int64)

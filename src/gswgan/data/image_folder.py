@@ -1,0 +1,139 @@
+"""A folder of pictures, with a subfolder for each class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from gswgan.data.resize import check_image_size, check_square, fit_square
+from gswgan.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+_FORMATS = ("PNG", "JPEG", "BMP")
+_MAX_PIXELS = 2**24
+_GREY = ("1", "L", "LA")  # and every mode of 16-bit grey, whose names begin with I
+
+
+def read_image_folder(
+    folder: Path, *, image_size: int | None = None, channels: int | None = None
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """Images [n, h, w, channels], labels (None without subfolders) and class names of a folder.
+
+    Classes are the sorted names of the subfolders, empty ones too. Records come in the order of their *file
+    names*, whatever class they are in: a record whose label changes moves to another subfolder, and no
+    other record may change its index for that. (Files of the same name are ordered by class: give files
+    names of their own.) The number of channels is a public fact of the data set: `channels`, or 1 if all
+    files are grey and 3 if not.
+    """
+    if channels not in (None, 1, 3):
+        raise DataError("channels", channels, "1 (grey) or 3 (colour)")
+    if image_size is not None:
+        check_image_size(image_size)
+    class_names, files = _list_files(folder)
+    pictures: list[np.ndarray] = []
+    for path, _ in files:
+        picture = read_image(path, channels=channels)
+        if image_size is None:
+            check_square(*picture.shape[:2], name=str(path))
+            if picture.shape[:2] != (pictures[0] if pictures else picture).shape[:2]:
+                raise DataError(
+                    str(path),
+                    f"{picture.shape[0]} pixels a side",
+                    f"{pictures[0].shape[0]}, as the first image has",
+                    "Pass image_size=N (--image-size N) to bring all images to one size.",
+                )
+        else:
+            picture = fit_square(picture, image_size)
+        pictures.append(picture)
+    labels = np.array([label for _, label in files], np.int64) if class_names else None
+    return _stack(pictures), labels, class_names
+
+
+def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
+    """One picture as uint8 [h, w] if it is grey or `channels` is 1, else [h, w, 3]. Alpha is dropped."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # notes about odd metadata; what matters is checked below
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as opened:
+                if opened.width * opened.height > _MAX_PIXELS:
+                    raise DataError(
+                        str(path), f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels"
+                    )
+                upright = ImageOps.exif_transpose(opened)
+                if upright.mode.startswith("I"):
+                    deep = np.clip(np.asarray(upright).astype(np.int64), 0, 65535)
+                    grey = ((deep + 128) // 257).astype(np.uint8)
+                    return np.repeat(grey[..., None], 3, axis=2) if channels == 3 else grey
+                to_grey = channels == 1 or (channels is None and upright.mode in _GREY)
+                return np.array(upright.convert("L" if to_grey else "RGB"))
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise nearly anything on damaged files
+        raise DataError(
+            str(path),
+            type(error).__name__,
+            "a whole PNG, JPEG or BMP image of a sane size",
+            "Repair the file or take it out of the folder.",
+        ) from error
+
+
+def _stack(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """[n, h, w, 1] if all are grey, else [n, h, w, 3] with grey ones repeated."""
+    if all(picture.ndim == 2 for picture in pictures):
+        return np.stack(pictures)[..., None]
+    return np.stack([p if p.ndim == 3 else np.repeat(p[..., None], 3, axis=2) for p in pictures])
+
+
+def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
+    """Class names, and each file with its class, in the order of file names."""
+    root = folder.resolve()
+    entries = _visible(folder, root)
+    subfolders = sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
+    files = [(entry, 0) for entry in entries if not entry.is_dir() and _is_image(entry)]
+    if files and subfolders:
+        raise DataError(
+            str(folder),
+            f"images and subfolders ({subfolders[0].name}, ...) side by side",
+            "a subfolder for each class, or images only",
+            "Move the images into the subfolder of their class.",
+        )
+    for label, subfolder in enumerate(subfolders):
+        for entry in _visible(subfolder, root):
+            if entry.is_dir():
+                raise DataError(
+                    str(entry),
+                    "a folder",
+                    "images only, inside the folder of a class",
+                    "Pass the folder whose subfolders are the classes.",
+                )
+            if _is_image(entry):
+                files.append((entry, label))
+    if not files:
+        raise DataError(str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})")
+    return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))
+
+
+def _visible(folder: Path, root: Path) -> list[Path]:
+    """Entries that are not hidden; none may lead out of `root` through a link."""
+    try:
+        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+        for entry in entries:
+            if not entry.resolve(strict=True).is_relative_to(root):
+                raise DataError(
+                    str(entry),
+                    "a link that leaves the folder",
+                    f"files inside {folder}",
+                    "Copy the file into the folder.",
+                )
+    except (OSError, RuntimeError) as error:  # unreadable folders, broken links, loops of links
+        raise DataError(str(folder), type(error).__name__, "a folder that can be read, no broken links") from error
+    return entries
+
+
+def _is_image(entry: Path) -> bool:
+    return entry.suffix.lower() in SUFFIXES

@@ -1,0 +1,92 @@
+"""Divide records (or persons) into disjoint shards by their index alone (Algorithm 1, first line).
+
+A shard never depends on what a record holds. Sharding that is stratified by label, sorted, deduplicated or
+hashed from content would move *other* records when one changes; then more than one critic would differ
+between neighbours and the sensitivity would not hold. Hence these functions are not given images or labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from gswgan.errors import DataError
+
+_STREAM = int.from_bytes(b"partition", "big")  # the same seed gives other numbers to other purposes
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Disjoint shards of equal size, and the records that are left over and not used."""
+
+    indices: np.ndarray  # int64 [shards, count // shards]
+    remainder: np.ndarray  # int64 [count % shards]
+
+
+@dataclass(frozen=True, eq=False)
+class PersonPartition(Sequence[np.ndarray]):
+    """A sequence of record indices, one array a shard; every person's records are in one shard.
+
+    Shards have the same number of persons, not of records. `remainder` are the record indices that are not
+    used, because their `remainder_persons` were left over.
+    """
+
+    indices: tuple[np.ndarray, ...]
+    remainder: np.ndarray
+    remainder_persons: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, shard: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, shard: slice) -> tuple[np.ndarray, ...]: ...
+    def __getitem__(self, shard: int | slice) -> np.ndarray | tuple[np.ndarray, ...]:
+        return self.indices[shard]
+
+
+def partition(count: int, shards: int, *, seed: int) -> Partition:
+    """Split the indices 0..count-1 at random into `shards` of count // shards each."""
+    _check_shards(count, shards, "records")
+    order = _permutation(count, seed)
+    size = count // shards
+    return Partition(order[: shards * size].reshape(shards, size), order[shards * size :])
+
+
+def partition_persons(persons: np.ndarray, shards: int, *, seed: int) -> PersonPartition:
+    """Split by person: `persons` are the dense ids of `ImageData.persons`, P // shards of them a shard."""
+    persons = np.asarray(persons)
+    if persons.ndim != 1 or persons.dtype.kind not in "iu" or not len(persons):
+        raise DataError("persons", f"{persons.dtype} of shape {persons.shape}", "integers of shape [n], n > 0")
+    ids = np.unique(persons)
+    if ids[0] != 0 or ids[-1] != len(ids) - 1:
+        raise DataError("persons", "ids with gaps", "every id from 0 to P-1", "Use ImageData.persons.")
+    _check_shards(len(ids), shards, "persons")
+    by_person = partition(len(ids), shards, seed=seed)
+    shard_of_person = np.full(len(ids), shards, np.int64)  # the last, extra shard is the remainder
+    shard_of_person[by_person.indices] = np.arange(shards)[:, None]
+    shard_of_record = shard_of_person[persons]
+    order = np.argsort(shard_of_record, kind="stable").astype(np.int64)
+    *indices, remainder = np.split(order, np.searchsorted(shard_of_record[order], np.arange(1, shards + 1)))
+    return PersonPartition(tuple(indices), remainder, by_person.remainder)
+
+
+def _permutation(count: int, seed: int) -> np.ndarray:
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or seed < 0:
+        raise DataError("seed", seed, "a whole number of at least 0", "Pass --seed 0, for example.")
+    return np.random.default_rng([int(seed), _STREAM]).permutation(count).astype(np.int64)
+
+
+def _check_shards(count: int, shards: int, what: str) -> None:
+    is_int = isinstance(shards, (int, np.integer)) and not isinstance(shards, bool)
+    if not is_int or not 1 <= shards <= count:
+        raise DataError(
+            "shards",
+            shards,
+            f"a whole number from 1 to the number of {what}, {count}",
+            "Choose fewer, larger shards (--shards).",
+        )

@@ -1,0 +1,72 @@
+"""Which person a record belongs to, from a file or an array: the unit of user-level privacy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gswgan.data.readers import read_idx, read_npy, read_npz
+from gswgan.errors import DataError
+
+_WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
+_MAX_ID = 256  # characters; a fixed-width array of ids is as wide as the longest of them
+_ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id a record"
+
+
+def read_persons(source: str | Path | np.ndarray) -> np.ndarray:
+    """Person ids, one a record, in the order of the images.
+
+    - an array: as it is;
+    - `.npy`; `.npz` with an array `persons` or `writers`, else its first array;
+    - `.csv`, `.txt`: one id a line, no header;
+    - idx, plain or gzip: one id a row, or a table as QMNIST has it with the writer in column 2.
+    """
+    if isinstance(source, np.ndarray):
+        return source
+    path = Path(source)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if not path.is_file():
+        raise DataError("group_by", str(path), _ACCEPTED, "Check the path (--group-by).")
+    if suffixes[-1:] == [".npy"]:
+        return read_npy(path)
+    if suffixes[-1:] == [".npz"]:
+        return _from_npz(path)
+    if suffixes[-1:] in ([".csv"], [".txt"]):
+        return _from_lines(path)
+    if "idx" in path.name:
+        table = read_idx(path)
+        if table.ndim == 2 and table.shape[1] > _WRITER_COLUMN:
+            return table[:, _WRITER_COLUMN]
+        if table.ndim == 1:
+            return table
+        raise DataError("group_by", f"{path} of shape {table.shape}", "one id a row, or the writer in column 2")
+    raise DataError("group_by", str(path), _ACCEPTED)
+
+
+def _from_npz(path: Path) -> np.ndarray:
+    arrays = read_npz(path, "persons", "writers") or read_npz(path)
+    if not arrays:
+        raise DataError("group_by", str(path), "an npz with at least one array")
+    for name in ("persons", "writers"):
+        if name in arrays:
+            return arrays[name]
+    return next(iter(arrays.values()))
+
+
+def _from_lines(path: Path) -> np.ndarray:
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, ValueError) as error:
+        raise DataError("group_by", str(path), "a text file in UTF-8, one id a line") from error
+    while lines and not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line or "," in line or len(line) > _MAX_ID:
+            raise DataError(
+                "group_by",
+                f"{path}, line {number}",
+                f"one id a line, at most {_MAX_ID} characters, no commas, no empty lines",
+                "Keep only the column with the ids.",
+            )
+    return np.array(lines, dtype=str)

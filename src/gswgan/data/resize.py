@@ -1,0 +1,55 @@
+"""Fit one picture into a square, record by record, so that no record influences another."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from gswgan.errors import DataError
+
+MIN_SIZE, MAX_SIZE = 8, 64
+
+
+def check_image_size(image_size: int) -> int:
+    """The side of a square image in pixels, or a DataError."""
+    is_int = isinstance(image_size, (int, np.integer)) and not isinstance(image_size, bool)
+    if not is_int or not MIN_SIZE <= image_size <= MAX_SIZE:
+        raise DataError(
+            "image_size",
+            image_size,
+            f"a whole number from {MIN_SIZE} to {MAX_SIZE}",
+            f"Choose a side of {MIN_SIZE} to {MAX_SIZE} pixels (--image-size 32).",
+        )
+    return int(image_size)
+
+
+def check_square(height: int, width: int, *, name: str) -> None:
+    """Without `image_size` a picture must be square and of a size the networks are made for."""
+    if height != width or not MIN_SIZE <= height <= MAX_SIZE:
+        raise DataError(
+            name,
+            f"{height} x {width} pixels",
+            f"square images with a side of {MIN_SIZE} to {MAX_SIZE} pixels",
+            "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square.",
+        )
+
+
+def fit_square(picture: np.ndarray, image_size: int) -> np.ndarray:
+    """Scale uint8 [h, w] or [h, w, 3] so that the longer side is `image_size`; zeros around it, centred.
+
+    Shrinking averages over areas (box), enlarging interpolates (bilinear). A picture that has the wanted
+    size is returned as it is.
+    """
+    height, width = picture.shape[:2]
+    longer = max(height, width)
+    new_height = max(1, round(height * image_size / longer))
+    new_width = max(1, round(width * image_size / longer))
+    if longer != image_size:
+        method = Image.Resampling.BOX if longer > image_size else Image.Resampling.BILINEAR
+        picture = np.asarray(Image.fromarray(picture).resize((new_width, new_height), method))
+    if new_height == new_width:
+        return picture
+    square = np.zeros((image_size, image_size, *picture.shape[2:]), np.uint8)
+    top, left = (image_size - new_height) // 2, (image_size - new_width) // 2
+    square[top : top + new_height, left : left + new_width] = picture
+    return square

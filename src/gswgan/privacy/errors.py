@@ -1,0 +1,23 @@
+"""What goes wrong, said so that the reader can act: name, value, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class GswganError(ValueError):
+    """Base of every error this package raises on purpose.
+
+    The command line prints it without a traceback and exits with code 2.
+    """
+
+    def __init__(self, name: str, value: object, expected: str, todo: str = "") -> None:
+        self.name, self.value, self.expected, self.todo = name, value, expected, todo
+        message = f"{name} = {value!r}: expected {expected}."
+        super().__init__(f"{message} {todo}".rstrip())
+
+
+class PrivacyError(GswganError):
+    """A request that would make the stated guarantee untrue or meaningless."""
+
+
+class LedgerError(GswganError):
+    """A ledger that is broken, incomplete, or would be by what was asked."""

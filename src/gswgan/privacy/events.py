@@ -1,0 +1,193 @@
+"""What was released, as frozen data: nothing here draws, adds or computes a cost.
+
+One unit everywhere: a `Gaussian` carries the standard deviation of its noise and the L2 sensitivity of what
+the noise was added to, under the neighbouring relation that it names. Sampling wraps a Gaussian, `Repeated`
+and `Composed` wrap anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from gswgan.privacy.errors import PrivacyError
+
+Neighbours: TypeAlias = Literal["replace-one", "zeroed"]
+"""replace-one: the content of one unit is exchanged (n is public); zeroed: its contribution becomes 0."""
+
+Sampling: TypeAlias = Literal["poisson", "all", "one"]
+"""Who contributes to a release: each independently at a rate; everyone; exactly one, drawn uniformly."""
+
+
+def _check(name: str, value: float, ok: bool, expected: str) -> None:
+    if not ok:
+        raise PrivacyError(name, value, expected)
+
+
+def check_neighbours(neighbours: str) -> Neighbours:
+    """Return the relation if it is one that we know."""
+    for known in get_args(Neighbours):
+        if neighbours == known:
+            return known  # type: ignore[no-any-return]
+    raise PrivacyError("neighbours", neighbours, "one of " + ", ".join(get_args(Neighbours)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """The most that one protected unit can add to a released sum.
+
+    At most `rows` rows, each of L2 norm at most `clip_norm`, each into another slot of the sum. With `counts`
+    (one row only) the slot's count also grows by one, and the count travels with weight `clip_norm`.
+    """
+
+    clip_norm: float
+    rows: int = 1
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        _check("clip_norm", self.clip_norm, 0 < self.clip_norm < math.inf, "a positive finite number")
+        _check("rows", self.rows, self.rows >= 1, "at least 1")
+        if self.counts and self.rows != 1:
+            raise PrivacyError("rows", self.rows, "1 when counts are released with the sums")
+
+    def sensitivity(self, neighbours: Neighbours) -> float:
+        """L2 distance that the sum can move when one unit is replaced or zeroed.
+
+        Without counts the contribution lies in a ball of radius r = clip_norm sqrt(rows): r when zeroed, 2r
+        when replaced. With counts it is u = (x, clip_norm) with |x| <= clip_norm, of norm at most
+        sqrt(2) clip_norm when zeroed; two of them have inner product >= 0 in one slot and = 0 in two, so
+        replacing moves at most sqrt(2) sqrt(2) clip_norm = 2 clip_norm.
+        """
+        radius = self.clip_norm * math.sqrt(self.rows)
+        if neighbours == "replace-one":
+            return 2 * radius
+        return math.sqrt(2) * radius if self.counts else radius
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """A sum of the given sensitivity, released once with N(0, noise_std^2) on every coordinate."""
+
+    noise_std: float
+    sensitivity: float
+    neighbours: Neighbours = "replace-one"
+
+    def __post_init__(self) -> None:
+        _check("noise_std", self.noise_std, 0 < self.noise_std < math.inf, "a positive finite number")
+        _check("sensitivity", self.sensitivity, 0 < self.sensitivity < math.inf, "a positive finite number")
+        check_neighbours(self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """The parameter of Gaussian differential privacy: sensitivity over noise."""
+        return self.sensitivity / self.noise_std
+
+    @property
+    def noise_multiplier(self) -> float:
+        """noise_std over the L2 bound of one contribution (half of the replace-one sensitivity)."""
+        return self.noise_std / (self.sensitivity / 2 if self.neighbours == "replace-one" else self.sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A Gaussian sum to which each unit's holder contributes independently with probability `rate`, in secret."""
+
+    rate: float
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate, 0 < self.rate <= 1, "a number in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOne:
+    """The paper's draw: exactly one of `count` contributors, uniformly. The guarantee treats the draw as visible."""
+
+    count: int
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        _check("count", self.count, self.count >= 1, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """The same event, `times` times, each with fresh noise."""
+
+    event: Event
+    times: int
+
+    def __post_init__(self) -> None:
+        _check("times", self.times, self.times >= 0, "at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Events one after the other; later ones may be chosen from earlier results, their kinds and number not."""
+
+    events: tuple[Event, ...]
+
+
+BaseEvent: TypeAlias = Gaussian | Sampled | DrawnOne
+Event: TypeAlias = BaseEvent | Repeated | Composed
+
+_KINDS: dict[str, type[Event]] = {
+    "gaussian": Gaussian,
+    "sampled": Sampled,
+    "drawn-one": DrawnOne,
+    "repeated": Repeated,
+    "composed": Composed,
+}
+
+
+def gaussian_of(event: BaseEvent) -> Gaussian:
+    """The Gaussian inside a single release."""
+    return event if isinstance(event, Gaussian) else event.event
+
+
+def flatten(event: Event, times: int = 1) -> Iterator[tuple[BaseEvent, int]]:
+    """Single releases with how often each happened."""
+    if isinstance(event, Repeated):
+        yield from flatten(event.event, times * event.times)
+    elif isinstance(event, Composed):
+        for part in event.events:
+            yield from flatten(part, times)
+    elif times > 0:
+        yield event, times
+
+
+def tally(event: Event) -> dict[BaseEvent, int]:
+    """Distinct single releases with their total count, in the order of first appearance."""
+    counts: dict[BaseEvent, int] = {}
+    for single, times in flatten(event):
+        counts[single] = counts.get(single, 0) + times
+    return counts
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as plain data for a ledger or a plan."""
+    if isinstance(event, Composed):
+        return {"kind": "composed", "events": [to_json(part) for part in event.events]}
+    if isinstance(event, Gaussian):
+        return {"kind": "gaussian", **vars(event)}
+    inner = {"event": to_json(event.event)}
+    kind = next(name for name, cls in _KINDS.items() if isinstance(event, cls))
+    return {"kind": kind, **{k: v for k, v in vars(event).items() if k != "event"}, **inner}
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """The inverse of `to_json`; anything else is a PrivacyError."""
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if kind not in _KINDS:
+        raise PrivacyError("event kind", kind, "one of " + ", ".join(_KINDS))
+    fields = {k: v for k, v in data.items() if k != "kind"}
+    try:
+        if "event" in fields:
+            fields["event"] = from_json(fields["event"])
+        if "events" in fields:
+            fields["events"] = tuple(from_json(part) for part in fields["events"])
+        return _KINDS[kind](**fields)
+    except (TypeError, AttributeError) as wrong:
+        raise PrivacyError(f"{kind} event", dict(data), "the fields of that event") from wrong

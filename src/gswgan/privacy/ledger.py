@@ -1,0 +1,155 @@
+"""The ledger: one line a release, written ahead, hash-chained, one file for each observer.
+
+A line is on the disk before its release exists, so a crash can only leave a line too many, never one too few.
+Beside the public ledger stands a private journal with a keyed fingerprint of each exact (noiseless) sum. It
+answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
+same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
+fresh noise and a new line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gswgan.privacy.errors import LedgerError
+from gswgan.privacy.events import BaseEvent, Composed, Event, from_json, tally, to_json
+from gswgan.privacy.randomness import sync_folder
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One recorded release."""
+
+    name: str
+    attempt: int
+    event: BaseEvent
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _line(content: dict[str, Any], previous: str) -> tuple[str, str]:
+    body = {**content, "previous": previous}
+    digest = _digest(body)
+    return json.dumps({**body, "digest": digest}, sort_keys=True) + "\n", digest
+
+
+class Ledger:
+    """Append-only record of what one observer has been shown."""
+
+    def __init__(self, path: Path, *, observer: str, context: str, journal: Path | None = None) -> None:
+        """Open or create the ledger of one run (its `context`: the plan's digest) for one observer."""
+        self.path, self.observer, self.context = path, observer, context
+        self._journal = journal
+        self.entries: list[Entry] = []
+        self._attempts: dict[str, int] = {}
+        if path.exists():
+            drop_torn_tail(path)
+        if path.exists() and path.stat().st_size > 0:
+            header, self.entries, self.head = read_ledger(path)
+            if (header["observer"], header["context"]) != (observer, context):
+                raise LedgerError(
+                    "ledger",
+                    str(path),
+                    f"the ledger of plan {context} for observer {observer!r}",
+                    "Start a new run.",
+                )
+        else:
+            self.head = ""
+            self._append({"format_version": FORMAT_VERSION, "observer": observer, "context": context, "index": 0})
+        for entry in self.entries:
+            self._attempts[entry.name] = entry.attempt + 1
+        self._fingerprints: dict[str, list[tuple[int, str]]] = {}
+        if journal is not None and journal.exists():
+            drop_torn_tail(journal)
+            for text in journal.read_text().splitlines():
+                row = json.loads(text)
+                self._fingerprints.setdefault(row["name"], []).append((row["attempt"], row["fingerprint"]))
+
+    def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
+        """Put the release on the disk before it happens; return its attempt, which selects its noise.
+
+        The attempt of an earlier, identical release is returned instead of a new line.
+        """
+        attempt = self._attempts.get(name, 0)
+        for earlier, known in self._fingerprints.get(name, []):
+            if known == fingerprint and earlier < attempt:
+                return earlier
+        self._append({"index": len(self.entries) + 1, "name": name, "attempt": attempt, "event": to_json(event)})
+        self.entries.append(Entry(name=name, attempt=attempt, event=event))
+        self._attempts[name] = attempt + 1
+        if self._journal is not None:
+            row = {"name": name, "attempt": attempt, "fingerprint": fingerprint}
+            append_durably(self._journal, json.dumps(row) + "\n", mode=0o600)
+            self._fingerprints.setdefault(name, []).append((attempt, fingerprint))
+        return attempt
+
+    def total(self) -> Event:
+        """Everything released so far as one event."""
+        return compose(self.entries)
+
+    def _append(self, content: dict[str, Any]) -> None:
+        text, self.head = _line(content, self.head)
+        append_durably(self.path, text)
+
+
+def compose(entries: Iterable[Entry]) -> Event:
+    """The entries as one event."""
+    return Composed(events=tuple(entry.event for entry in entries))
+
+
+def append_durably(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Append and do not return before the disk has it."""
+    fresh = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if fresh:
+        sync_folder(path.parent)
+
+
+def drop_torn_tail(path: Path) -> None:
+    """Cut a last line without its end: it was being written when the run died, so its release never happened."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+
+
+def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
+    """Header, entries and head digest of a ledger whose chain is unbroken; anything else is a LedgerError."""
+    previous, header, entries = "", None, []
+    try:
+        lines = path.read_text().splitlines()
+        for index, text in enumerate(lines):
+            row = json.loads(text)
+            digest = row.pop("digest")
+            if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
+                raise ValueError(f"the chain breaks at line {index + 1}")
+            previous = digest
+            if index == 0:
+                header = row
+                continue
+            event = from_json(row["event"])
+            ((single, _),) = tally(event).items()
+            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=single))
+        if header is None or header["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"no header of format_version {FORMAT_VERSION}")
+        header["observer"], header["context"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise LedgerError("ledger", str(path), f"an unbroken ledger ({wrong})") from wrong
+    return header, entries, previous

@@ -1,0 +1,130 @@
+"""Randomness by name: every purpose and step has its own stream, derived by a keyed hash.
+
+A run's secret streams (noise, participation, batches) come from a 256-bit key of operating-system entropy,
+its public streams (partition, initial weights, latent codes) from the seed. Both are the same class with
+another secret. Noise and participation are read straight from SHAKE-256, so they are as hard to predict as
+the key; batches use a Philox generator seeded by the stream.
+
+The context (the digest of the plan) is part of every stream, so one key never gives the same noise under two
+plans; `load_key` refuses to try.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from gswgan.privacy.errors import PrivacyError
+
+KEY_BYTES = 32
+
+
+class Streams:
+    """Independent random streams, one for each (purpose, index...) under a secret and a context."""
+
+    def __init__(self, secret: bytes, context: str) -> None:
+        if len(secret) != KEY_BYTES:
+            raise PrivacyError("key length", len(secret), f"{KEY_BYTES} bytes")
+        self._secret = secret
+        self.context = context
+
+    @classmethod
+    def public(cls, seed: int) -> Streams:
+        """Streams that anyone who knows the seed can repeat: partition, initial weights, latent codes."""
+        return cls(hashlib.blake2b(f"public seed {seed}".encode(), digest_size=KEY_BYTES).digest(), "public")
+
+    def seed(self, purpose: str, *index: int | str) -> bytes:
+        """256 bits that belong to this purpose and index alone."""
+        name = json.dumps([self.context, purpose, *index]).encode()
+        return hashlib.blake2b(name, key=self._secret, digest_size=KEY_BYTES).digest()
+
+    def words(self, count: int, purpose: str, *index: int | str) -> NDArray[np.uint64]:
+        """`count` uniform 64-bit words from SHAKE-256."""
+        raw = hashlib.shake_256(self.seed(purpose, *index)).digest(8 * count)
+        return np.frombuffer(raw, dtype="<u8")
+
+    def gaussian(self, shape: tuple[int, ...], purpose: str, *index: int | str) -> NDArray[np.float64]:
+        """Standard normal draws in float64 by inverting the distribution function.
+
+        One bit is the sign; the other 63 give the tail probability p = (k + 1/2) 2^-64 < 1/2, so |z| reaches
+        9.2 (probability 2^-64) and the tail is resolved to full double precision: p itself is a double, and
+        small p is never the difference of two numbers near 1.
+        """
+        words = self.words(int(np.prod(shape)), purpose, *index)
+        tail = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
+        sign = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
+        return np.asarray(sign * ndtri(tail), dtype=np.float64).reshape(shape)
+
+    def bernoulli(self, count: int, rate: float, purpose: str, *index: int | str) -> NDArray[np.bool_]:
+        """Independent coins with probability at most `rate` (and within 2^-53 of it)."""
+        if rate >= 1:
+            return np.ones(count, dtype=np.bool_)
+        threshold = int(rate * 2.0**64)  # rounds towards zero: never more often than stated
+        return np.asarray(self.words(count, purpose, *index) < np.uint64(threshold))
+
+    def generator(self, purpose: str, *index: int | str) -> np.random.Generator:
+        """A numpy generator for everything that needs no cryptographic strength."""
+        key = np.frombuffer(self.seed(purpose, *index)[:16], dtype="<u8")
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def integer(self, purpose: str, *index: int | str) -> int:
+        """A 63-bit seed for a library's own generator."""
+        return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
+
+
+def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write aside, flush to the disk, rename: the file is the old one or the new one, never a part."""
+    aside = path.with_name(path.name + ".part")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new file in the folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def create_key(path: Path, context: str, *, secret: bytes | None = None) -> Streams:
+    """A fresh key, kept in `path` (mode 0600) with the context it is bound to. Refuses to overwrite one."""
+    if path.exists():
+        raise PrivacyError("key file", str(path), "a path where no key is yet", "A key serves one run only.")
+    secret = os.urandom(KEY_BYTES) if secret is None else secret
+    content = {"format_version": 1, "context": context, "secret": secret.hex()}
+    write_durably(path, json.dumps(content).encode(), mode=0o600)
+    return Streams(secret, context)
+
+
+def load_key(path: Path, context: str) -> Streams:
+    """The key of a run that goes on. A key of another plan is refused: its noise would be used twice."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        secret, bound = bytes.fromhex(content["secret"]), content["context"]
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise PrivacyError("key file", str(path), "the key of this run", "Start a new run.") from wrong
+    if bound != context:
+        raise PrivacyError("key", bound, f"a key made for plan {context}", "One key serves one plan: start a new run.")
+    return Streams(secret, context)
+
+
+def erase_key(path: Path) -> None:
+    """Overwrite and remove the key when the run has ended: nobody can subtract the noise afterwards."""
+    if path.exists():
+        write_durably(path, b"\0" * 256, mode=0o600)
+        path.unlink()
+        sync_folder(path.parent)
