@@ -72,9 +72,7 @@ def make_image_data(
     number = pixels.shape[0]
     if labels is None:
         if classes not in (None, 1):
-            raise DataError(
-                "classes", classes, "1 (or nothing) without labels", "Pass labels, or leave classes out."
-            )
+            raise DataError("classes", classes, "1 (or nothing) without labels", "Pass labels, or leave classes out.")
         classes, checked = 1, None
         names = ("all",) if class_names is None else tuple(class_names)
     else:

@@ -61,9 +61,7 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as opened:
                 if opened.width * opened.height > _MAX_PIXELS:
-                    raise DataError(
-                        str(path), f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels"
-                    )
+                    raise DataError(str(path), f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels")
                 upright = ImageOps.exif_transpose(opened)
                 if upright.mode.startswith("I"):
                     deep = np.clip(np.asarray(upright).astype(np.int64), 0, 65535)
@@ -91,8 +89,7 @@ def _stack(pictures: Sequence[np.ndarray]) -> np.ndarray:
 
 def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     """Class names, and each file with its class, in the order of file names."""
-    root = folder.resolve()
-    entries = _visible(folder, root)
+    entries = _visible(folder)
     subfolders = sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
     files = [(entry, 0) for entry in entries if not entry.is_dir() and _is_image(entry)]
     if files and subfolders:
@@ -103,7 +100,7 @@ def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
             "Move the images into the subfolder of their class.",
         )
     for label, subfolder in enumerate(subfolders):
-        for entry in _visible(subfolder, root):
+        for entry in _visible(subfolder):
             if entry.is_dir():
                 raise DataError(
                     str(entry),
@@ -118,22 +115,17 @@ def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))
 
 
-def _visible(folder: Path, root: Path) -> list[Path]:
-    """Entries that are not hidden; none may lead out of `root` through a link."""
+def _visible(folder: Path) -> list[Path]:
+    """Entries that are not hidden. A link could leave the folder, or count one record twice: none may be one."""
     try:
         entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-        for entry in entries:
-            if not entry.resolve(strict=True).is_relative_to(root):
-                raise DataError(
-                    str(entry),
-                    "a link that leaves the folder",
-                    f"files inside {folder}",
-                    "Copy the file into the folder.",
-                )
-    except (OSError, RuntimeError) as error:  # unreadable folders, broken links, loops of links
-        raise DataError(str(folder), type(error).__name__, "a folder that can be read, no broken links") from error
+    except OSError as error:
+        raise DataError(str(folder), type(error).__name__, "a folder that can be read") from error
+    for entry in entries:
+        if entry.is_symlink():
+            raise DataError(str(entry), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")
     return entries
 
 
 def _is_image(entry: Path) -> bool:
-    return entry.suffix.lower() in SUFFIXES
+    return entry.suffix.lower() in SUFFIXES and entry.is_file()

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,7 +23,7 @@ from gswgan.errors import DataError
 MAX_BYTES = 8 * 2**30  # of one array
 _DEFLATE_RATIO = 1032  # no deflate stream grows by more
 _CHUNK = 2**20
-_IDX_TYPES = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
+_IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
 def read_idx(path: Path) -> np.ndarray:

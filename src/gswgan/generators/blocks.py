@@ -1,0 +1,36 @@
+"""The parts that the generator networks share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+
+def normed(layer: nn.Module, on: bool) -> nn.Module:
+    """The layer, under spectral normalization where asked for (the published networks use it throughout)."""
+    return spectral_norm(layer) if on else layer
+
+
+def label_code(labels: Tensor, classes: int) -> Tensor:
+    """One-hot labels; nothing at all for an unconditional generator."""
+    if classes == 1:
+        return torch.zeros(labels.shape[0], 0, device=labels.device)
+    return nn.functional.one_hot(labels, classes).to(torch.float32)
+
+
+def upsampling(image_size: int) -> tuple[int, int]:
+    """(side of the first feature map, number of doublings): 8 -> (4, 1), 28 -> (7, 2), 64 -> (4, 4).
+
+    The result may be larger than asked for (30 -> 4 x 2^3 = 32); the networks crop the middle.
+    """
+    doublings = 1
+    while image_size > 7 * 2**doublings:
+        doublings += 1
+    return -(-image_size // 2**doublings), doublings
+
+
+def crop(images: Tensor, size: int) -> Tensor:
+    """The middle size x size of the images."""
+    top = (images.shape[-1] - size) // 2
+    return images[..., top : top + size, top : top + size]

@@ -1,0 +1,43 @@
+"""Images from a trained network, as 8-bit arrays, and a picture of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from gswgan.generators import GeneratorSettings
+from gswgan.generators.latent import latent_codes
+
+BATCH = 500
+
+
+@torch.no_grad()
+def draw_images(
+    network: nn.Module, settings: GeneratorSettings, labels: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """uint8 images [n, channels, side, side], one for each label."""
+    device = next(network.parameters()).device
+    parts = []
+    for start in range(0, len(labels), BATCH):
+        wanted = torch.from_numpy(labels[start : start + BATCH].astype(np.int64)).to(device)
+        codes = latent_codes(len(wanted), settings.latent, settings.latent_kind, rng).to(device)
+        parts.append((network(codes, wanted) * 255).round().clamp(0, 255).to(torch.uint8).cpu())
+    return torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
+
+
+def channels_last(images: np.ndarray) -> np.ndarray:
+    """[n, c, h, w] to [n, h, w] (grey) or [n, h, w, 3] (colour): the layout that `fit` takes."""
+    return images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
+
+
+def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
+    """A picture of images [n, c, h, w] in rows of `columns`, each enlarged to about `side` pixels."""
+    scale = max(1, side // images.shape[2])
+    pictures = channels_last(images).repeat(scale, axis=1).repeat(scale, axis=2)
+    pictures = np.pad(pictures, [(0, 0), (2, 2), (2, 2)] + [(0, 0)] * (pictures.ndim - 3), constant_values=96)
+    rows = [np.concatenate(list(row), axis=1) for row in np.split(pictures, len(pictures) // columns)]
+    Image.fromarray(np.concatenate(rows, axis=0)).save(path)

@@ -1,0 +1,191 @@
+"""The interface that every method has, and GS-WGAN behind it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from gswgan.critics.kernel import Embedding
+from gswgan.data import make_image_data
+from gswgan.errors import PlanError, RunError
+from gswgan.generators import build_network
+from gswgan.generators.sampling import channels_last, draw_images
+from gswgan.privacy import PrivacyCost
+from gswgan.training.centralized import run
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.planner import make_plan
+from gswgan.training.publish import cost_from_statement
+from gswgan.training.run_folder import RunFolder, find_release, read_json
+
+Labels = Literal["uniform", "released"]
+
+
+class Synthesizer(Protocol):
+    """What every method can do."""
+
+    def fit(self, images: ArrayLike, labels: ArrayLike | None = None) -> Synthesizer:
+        """Learn from private images, once."""
+
+    def sample(self, n: int, labels: ArrayLike | Labels = "uniform") -> tuple[np.ndarray, np.ndarray]:
+        """Synthetic images and their labels."""
+
+    @property
+    def privacy(self) -> PrivacyCost:
+        """What the release guarantees, to whom, about what."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write everything that may be published."""
+
+
+class GSWGAN:
+    """Gradient-sanitized Wasserstein GAN: a private generator of images.
+
+    >>> model = GSWGAN(epsilon=10, delta=1e-5).fit(images, labels, classes=10)
+    >>> synthetic, their_labels = model.sample(60_000)
+    >>> print(model.privacy)
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        preset: str = "default",
+        shards: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        device: str | None = None,
+        insecure_reproducible: bool = False,
+    ) -> None:
+        """`epsilon` and `delta` default to the preset's (10 and 1e-5); preset `paper` has a fixed noise."""
+        self._options: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "preset": preset,
+            "shards": shards,
+            "steps": steps,
+            "seed": seed,
+            "insecure_reproducible": insecure_reproducible,
+        }
+        self._device = pick_device(device)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: RunFolder | None = None
+        self._network: nn.Module | None = None
+
+    def fit(
+        self,
+        images: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        classes: int | None = None,
+        persons: ArrayLike | None = None,
+        image_size: int | None = None,
+        out: str | Path | None = None,
+    ) -> GSWGAN:
+        """Train on uint8 images (or floats in [0, 1]), [n, h, w] or [n, h, w, 3].
+
+        `classes` is public and must be given with labels; `persons` makes the person the protected unit; `out`
+        keeps the run folder, which otherwise lives as long as this object.
+        """
+        data = make_image_data(images, labels, classes=classes, persons=persons, image_size=image_size)
+        plan = make_plan(Facts.of(data), device=self._device.type, **self._options)
+        if out is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="gswgan-")
+            out = Path(self._temporary.name) / "run"
+        folder = RunFolder.create(Path(out), plan)
+        if not run(folder, data, device=self._device):
+            raise KeyboardInterrupt
+        return self._read(folder)
+
+    def sample(
+        self, n: int, labels: ArrayLike | Labels = "uniform", *, seed: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
+
+        `labels`: "uniform" over the classes, "released" in proportion to the noisy counts, or an array of n.
+        """
+        _, network = self._fitted()
+        rng = np.random.default_rng(seed)
+        wanted = self._labels(n, labels, rng)
+        return channels_last(draw_images(network, self.plan.generator, wanted, rng)), wanted
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was run."""
+        return self._fitted()[0].plan()
+
+    @property
+    def privacy(self) -> PrivacyCost:
+        """The guarantee of the release towards the public."""
+        folder, _ = self._fitted()
+        return cost_from_statement(read_json(folder.privacy, "the privacy.json of a run"))
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the release (and nothing private) to a new folder, from which `load` works."""
+        mine, _ = self._fitted()
+        target = Path(folder)
+        if target.exists():
+            raise RunError("folder", str(target), "a folder that does not exist yet")
+        shutil.copytree(mine.release, target)
+
+    def _fitted(self) -> tuple[RunFolder, nn.Module]:
+        if self._folder is None or self._network is None:
+            raise RunError("model", "not trained", "a trained one", "Call fit first, or use gswgan.load(folder).")
+        return self._folder, self._network
+
+    def _labels(self, n: int, labels: ArrayLike | Labels, rng: np.random.Generator) -> np.ndarray:
+        folder, _ = self._fitted()
+        if n < 0:
+            raise PlanError("n", n, "a number of images, at least 0")
+        kept = np.array(read_json(folder.model, "model.json")["labels"])
+        if isinstance(labels, str):
+            if labels == "uniform":
+                return rng.permutation(np.resize(kept, n))
+            if labels == "released" and folder.embedding.exists():
+                weight = Embedding.load(folder.embedding).counts.numpy()[kept]
+                return rng.choice(kept, size=n, p=weight / weight.sum())
+            raise PlanError(
+                "labels", labels, "'uniform', 'released' (where counts were released) or an array of labels"
+            )
+        wanted = np.asarray(labels)
+        if wanted.shape != (n,) or not np.isin(wanted, kept).all():
+            raise PlanError("labels", f"array of shape {wanted.shape}", f"{n} labels out of {kept.tolist()}")
+        return wanted.astype(np.int64)
+
+    def _read(self, folder: RunFolder) -> GSWGAN:
+        plan = folder.plan()
+        facts = plan.facts
+        network = build_network(
+            plan.generator, classes=facts.classes, channels=facts.channels, image_size=facts.image_size
+        )
+        try:
+            network.load_state_dict(safetensors.torch.load_file(folder.generator))
+        except (OSError, RuntimeError, safetensors.SafetensorError) as wrong:
+            raise RunError("generator", str(folder.generator), "the weights of a finished run") from wrong
+        self._folder, self._network = folder, network.eval().to(self._device)
+        return self
+
+
+def load(folder: str | Path, *, device: str | None = None) -> GSWGAN:
+    """A trained model from a run folder or from its release alone."""
+    return GSWGAN(device=device)._read(find_release(Path(folder)))
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one, or the CPU."""
+    if name is None or name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise PlanError("device", name, "a device of this machine", "There is no CUDA here: use --device cpu.")
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise PlanError("device", name, "cpu, cuda or auto")
+    return torch.device(name)

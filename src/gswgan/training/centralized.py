@@ -1,0 +1,183 @@
+"""Algorithm 1 as one loop, for every critic, and the run around it: resume, checkpoint, publish."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gswgan.critics import Critic
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
+from gswgan.critics.network import CriticShape
+from gswgan.critics.student import Student
+from gswgan.data import ImageData
+from gswgan.errors import RunError
+from gswgan.generators.generator import Generator
+from gswgan.privacy import GaussianMechanism, Ledger, Streams
+from gswgan.privacy.ledger import append_durably
+from gswgan.privacy.randomness import erase_key
+from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.publish import publish
+from gswgan.training.run_folder import RunFolder, write_json
+
+LOG_EVERY = 50
+
+Progress = Callable[[int], None]
+"""Called after each step with the number of steps done."""
+
+
+def train(
+    plan: Plan,
+    critic: Critic,
+    generator: Generator,
+    *,
+    start: int = 0,
+    after_step: Callable[[int], bool] = lambda done: False,
+) -> int:
+    """Algorithm 1, main phase. Returns the number of steps done; `after_step` may ask to stop.
+
+    The critic has been prepared: the kernel critic made its one release, the ensemble cut its shards and
+    warmed up.
+    """
+    for step in range(start, plan.training.steps):
+        critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
+        for update in range(plan.training.generator_updates):
+            fake, labels = generator.sample(plan.training.batch_size, step, update)  # G(z_i), z_i ~ P_z
+            upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
+            generator.descend(fake, upstream)  # times the local Jacobian; Adam
+        if after_step(step + 1):
+            return step + 1
+    return plan.training.steps
+
+
+def run(
+    folder: RunFolder,
+    data: ImageData | None,
+    *,
+    device: torch.device,
+    progress: Progress = lambda done: None,
+    note: Callable[[str], None] = lambda text: None,
+) -> bool:
+    """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
+    plan = folder.plan()
+    if folder.is_finished:
+        raise RunError("run", str(folder.root), "a run that has not ended", "It has: `gswgan sample` draws from it.")
+    if data is not None and Facts.of(data) != plan.facts:
+        raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+    with folder.locked(), _stop_on_interrupt() as stopped:
+        generator = make_generator(plan, device)
+        critic = make_critic(plan, folder, data, device)
+        checkpoint = Checkpoint(folder.checkpoint, plan.digest())
+        saved = checkpoint.load()
+        critic.prepare(data, resumed=saved is not None)  # type: ignore[arg-type]
+        if saved is not None:
+            note(f"resuming after step {saved[0]}")
+            generator.load_state(saved[1]["generator"])
+            critic.load_state(saved[1].get("critic", {}))
+        began = time.monotonic()
+
+        def after_step(done: int) -> bool:
+            progress(done)
+            if done % LOG_EVERY == 0:
+                row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
+                append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
+            if stopped.is_set() or checkpoint.is_due():
+                checkpoint.save(done, {"generator": generator.state(), "critic": critic.state()})
+            return stopped.is_set()
+
+        start = 0 if saved is None else saved[0]
+        done = train(plan, critic, generator, start=start, after_step=after_step)
+        if done < plan.training.steps:
+            return False
+        publish(plan, folder, generator)
+        for spent in (folder.journal, folder.checkpoint):
+            spent.unlink(missing_ok=True)
+        erase_key(folder.key)
+    return True
+
+
+def make_generator(plan: Plan, device: torch.device) -> Generator:
+    """The untrained generator of the plan."""
+    return Generator(
+        plan.generator,
+        plan.optimizer,
+        classes=plan.facts.classes,
+        channels=plan.facts.channels,
+        image_size=plan.facts.image_size,
+        updates=plan.training.steps * plan.training.generator_updates,
+        streams=Streams.public(plan.seed),
+        device=device,
+        mixed_precision=plan.training.mixed_precision and device.type == "cuda",
+    )
+
+
+def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: torch.device) -> Critic:
+    """The plan's critic behind its barrier: mechanism, ledger and key."""
+    facts, privacy = plan.facts, plan.privacy
+    if plan.source is not None:  # a released embedding is used again: no data, no mechanism
+        assert isinstance(plan.critic, KernelSettings)
+        return KernelCritic(RandomFeatures(plan.critic, facts.pixels, device), None, folder.embedding)
+    if data is None:
+        raise RunError("data", None, "the data of the plan", "Pass --data.")
+    secret = folder.secret(plan)
+    folder.bind_data(data, secret)
+    ledger = Ledger(folder.ledger, observer=privacy.observer, context=plan.digest(), journal=folder.journal)
+    mechanism = GaussianMechanism(contribution=privacy.contribution, event=privacy.event, ledger=ledger, streams=secret)
+    if isinstance(plan.critic, KernelSettings):
+        return KernelCritic(RandomFeatures(plan.critic, facts.pixels, device), mechanism, folder.embedding)
+    assert isinstance(plan.critic, EnsembleSettings)
+    assert privacy.shards is not None
+    units = facts.persons or facts.records
+    write_json(folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
+    public = Streams.public(plan.seed)
+    ensemble = Ensemble(
+        plan.critic,
+        CriticShape(
+            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+        ),
+        mechanism,
+        count=privacy.shards,
+        sampling=privacy.sampling,
+        rate=privacy.rate,
+        public=public,
+        secret=secret,
+        device=device,
+    )
+    if plan.student is None:
+        return ensemble
+    return Student(
+        ensemble,
+        plan.student,
+        shape=(facts.channels, facts.image_size, facts.image_size),
+        classes=facts.classes,
+        batch_size=privacy.rows,
+        public=public,
+        device=device,
+    )
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def handler(number: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,176 @@
+"""The plan: everything a run will do, resolved before it starts from public facts alone.
+
+A plan can be printed, saved and run elsewhere (without dp-accounting). Its digest names the run: key and ledger
+are bound to it, so one key can never serve two plans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.student import StudentSettings
+from gswgan.data import ImageData
+from gswgan.errors import PlanError
+from gswgan.generators import GeneratorSettings
+from gswgan.generators.generator import OptimizerSettings
+from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
+from gswgan.privacy.claims import Claim
+from gswgan.privacy.events import BaseEvent, Neighbours, Sampling
+from gswgan.privacy.randomness import write_durably
+from gswgan.training.settings import from_plain, to_plain
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is public about the data before anything is released."""
+
+    data: str
+    records: int
+    persons: int | None
+    classes: int
+    class_names: tuple[str, ...]
+    labelled: bool
+    image_size: int
+    channels: int
+
+    @classmethod
+    def of(cls, data: ImageData) -> Facts:
+        """The facts of a data set: sizes and names, never content."""
+        return cls(
+            data=data.name,
+            records=data.n,
+            persons=None if data.persons is None else data.number_of_persons,
+            classes=data.classes,
+            class_names=data.class_names,
+            labelled=data.labels is not None,
+            image_size=data.image_size,
+            channels=data.channels,
+        )
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in one image."""
+        return self.channels * self.image_size**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """Everything the guarantee depends on, and nothing else."""
+
+    delta: float
+    noise_std: float
+    clip_norm: float
+    rows: int = 1
+    counts: bool = False
+    releases: int = 1
+    sampling: Sampling = "all"
+    rate: float = 1.0
+    shards: int | None = None
+    neighbours: Neighbours = "replace-one"
+    unit: Literal["record", "person"] = "record"
+    observer: Literal["public", "server"] = "public"
+
+    @property
+    def contribution(self) -> Contribution:
+        """The most that one critic, record or person adds to a release."""
+        return Contribution(clip_norm=self.clip_norm, rows=self.rows, counts=self.counts)
+
+    @property
+    def event(self) -> BaseEvent:
+        """One release."""
+        sensitivity = self.contribution.sensitivity(self.neighbours)
+        gaussian = Gaussian(noise_std=self.noise_std, sensitivity=sensitivity, neighbours=self.neighbours)
+        if self.sampling == "one":
+            return DrawnOne(count=self.shards or 1, event=gaussian)
+        return Sampled(rate=self.rate, event=gaussian) if self.sampling == "poisson" else gaussian
+
+    def total(self, releases: int | None = None) -> Event:
+        """The whole run, or its first `releases`."""
+        return Repeated(event=self.event, times=self.releases if releases is None else releases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The loop. Not private: every generator step is post-processing."""
+
+    steps: int
+    batch_size: int
+    generator_updates: int = 1  # for each step; more than one only where answers are free
+    mixed_precision: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run, before it runs."""
+
+    preset: str
+    facts: Facts
+    privacy: PrivacySettings
+    critic: KernelSettings | EnsembleSettings
+    generator: GeneratorSettings
+    optimizer: OptimizerSettings
+    training: TrainingSettings
+    guarantee: PrivacyCost
+    student: StudentSettings | None = None
+    claimed: Claim | None = None
+    lower_bound: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()  # (steps done, epsilon spent)
+    seed: int = 0
+    insecure_reproducible: bool = False
+    source: str | None = None  # the ledger head of the run whose embedding is used again
+
+    def __post_init__(self) -> None:
+        if isinstance(self.critic, EnsembleSettings):
+            if self.privacy.rows != self.training.batch_size or self.privacy.releases != self.training.steps:
+                raise PlanError("training", (self.training.steps, self.training.batch_size), "what is accounted for")
+            if self.student is None and self.training.generator_updates != 1:
+                raise PlanError("generator_updates", self.training.generator_updates, "1: each answer is a release")
+        elif self.student is not None:
+            raise PlanError("student", "given", "nothing: the kernel critic's answers are free already")
+
+    @property
+    def method_name(self) -> str:
+        """Which critic, in a word."""
+        return "kernel" if isinstance(self.critic, KernelSettings) else "ensemble"
+
+    def digest(self) -> str:
+        """The name of this plan: equal plans have equal digests."""
+        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+
+    def epsilon_after(self, steps: int) -> float:
+        """Epsilon spent after so many steps, read from the curve, rounded up to its next point."""
+        if not self.curve or self.source is not None:
+            return self.guarantee.epsilon
+        return next((epsilon for done, epsilon in self.curve if done >= steps), self.guarantee.epsilon)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with its format version."""
+        return {"format_version": FORMAT_VERSION, **to_plain(self)}
+
+    def save(self, path: Path) -> None:
+        """Write the plan as JSON."""
+        write_durably(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+
+    @classmethod
+    def from_json(cls, data: object) -> Plan:
+        """Read a plan back; PlanError names what is wrong with it."""
+        if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
+            found = data.get("format_version") if isinstance(data, dict) else data
+            raise PlanError("plan.format_version", found, str(FORMAT_VERSION))
+        return from_plain(cls, {key: value for key, value in data.items() if key != "format_version"})
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read a saved plan."""
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
+            raise PlanError("plan", str(path), "a plan saved by `gswgan train --dry-run --save-plan`") from wrong

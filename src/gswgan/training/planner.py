@@ -1,0 +1,196 @@
+"""From a preset, public facts and a target epsilon to a plan. This is the only place that calibrates noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.kernel import contribution_of
+from gswgan.errors import PlanError
+from gswgan.privacy import Accountant, Contribution, DrawnOne, Gaussian, PrivacyCost, calibrate
+from gswgan.privacy.accountant import check_delta, drawn_one_lower_bound
+from gswgan.privacy.calibration import check_epsilon
+from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
+from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
+from gswgan.training.plan import Facts, Plan, PrivacySettings
+from gswgan.training.settings import from_plain, to_plain
+
+PRESETS = ("default", "ensemble", "paper", "paper-federated")
+CURVE_POINTS = 10
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """A preset as plain data; it is part of the installed package."""
+    if name not in PRESETS:
+        raise PlanError("preset", name, "one of " + ", ".join(PRESETS))
+    return tomllib.loads((resources.files("gswgan.presets") / f"{name}.toml").read_text())
+
+
+def make_plan(
+    facts: Facts,
+    *,
+    preset: str = "default",
+    epsilon: float | None = None,
+    delta: float | None = None,
+    shards: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    insecure_reproducible: bool = False,
+) -> Plan:
+    """Resolve everything, calibrate the noise, state the guarantee. Looks at facts only, never at data."""
+    table = load_preset(preset)
+    if table.get("federated"):
+        raise PlanError("preset", preset, "a centralized preset", "This one can be accounted for, not trained, so far.")
+    is_kernel = table["critic"] == "kernel"
+    if is_kernel and shards is not None:
+        raise PlanError("shards", shards, "no shards with the kernel critic", "Use --preset ensemble.")
+    defaults = _with_preset((kernel_defaults if is_kernel else ensemble_defaults)(facts, device), table)
+    privacy = privacy_settings(table, facts, epsilon=epsilon, delta=delta, shards=shards, steps=steps)
+    if is_kernel:
+        training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
+    else:
+        training = dataclasses.replace(defaults.training, steps=privacy.releases, batch_size=privacy.rows)
+    student = defaults.student
+    if table.get("as_published"):
+        student, training = None, dataclasses.replace(training, generator_updates=1)
+    return Plan(
+        preset=preset,
+        facts=facts,
+        privacy=privacy,
+        critic=defaults.critic,
+        generator=defaults.generator,
+        optimizer=defaults.optimizer,
+        training=training,
+        student=student,
+        guarantee=guarantee(privacy),
+        claimed=claimed(table, privacy),
+        lower_bound=lower_bound(privacy),
+        curve=epsilon_curve(privacy),
+        seed=seed,
+        insecure_reproducible=insecure_reproducible,
+    )
+
+
+def privacy_settings(
+    table: Mapping[str, Any],
+    facts: Facts,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    shards: int | None = None,
+    steps: int | None = None,
+) -> PrivacySettings:
+    """The preset's privacy settings for these facts, with the noise calibrated where the preset leaves it open."""
+    given = dict(table["privacy"])
+    target = given.pop("epsilon", None)
+    if target is None and epsilon is not None:
+        raise PlanError(
+            "epsilon", epsilon, "no epsilon with a preset whose noise is fixed",
+            "To see the noise that a target needs: `gswgan privacy calibrate --sampling one ...`.",
+        )  # fmt: skip
+    given["delta"] = check_delta(delta if delta is not None else given["delta"])
+    by_person = facts.persons is not None
+    if by_person:
+        given["unit"] = "person"
+    if table["critic"] == "kernel":
+        clip = facts.classes**-0.5 if by_person else 1.0
+        given["clip_norm"] = clip
+        given["counts"] = contribution_of(labelled=facts.labelled, by_person=by_person, clip_norm=clip).counts
+    else:
+        release = ensemble_release(facts)
+        given["shards"] = shards if shards is not None else given.get("shards", release.shards)
+        units = facts.persons if by_person else facts.records
+        if not 1 <= given["shards"] <= (units or 1):
+            raise PlanError(
+                "shards", given["shards"], f"a number from 1 to {units} ({'persons' if by_person else 'records'})",
+                "Each shard needs a record: pass --shards K.",
+            )  # fmt: skip
+        given["releases"] = steps if steps is not None else given.get("releases", release.releases)
+        given.setdefault("rows", release.rows)
+        if given["sampling"] == "poisson":
+            given.setdefault("rate", release.rate)
+    if "noise_std" not in given:
+        target = check_epsilon(epsilon if epsilon is not None else target)
+        unit = Contribution(clip_norm=given["clip_norm"], rows=given.get("rows", 1)).sensitivity("zeroed")
+
+        def with_multiplier(multiplier: float) -> PrivacySettings:
+            return from_plain(PrivacySettings, {**given, "noise_std": multiplier * unit}, "privacy")
+
+        multiplier = calibrate(
+            lambda m: with_multiplier(m).total(),
+            epsilon=target,
+            delta=given["delta"],
+            accountant=Accountant("replace-one"),
+        )
+        return with_multiplier(multiplier)
+    return from_plain(PrivacySettings, given, "privacy")
+
+
+def guarantee(privacy: PrivacySettings) -> PrivacyCost:
+    """What may be stated for the whole run."""
+    accountant, total = Accountant(privacy.neighbours), privacy.total()
+    return PrivacyCost(
+        epsilon=accountant.epsilon(total, privacy.delta),
+        delta=privacy.delta,
+        neighbours=privacy.neighbours,
+        unit=privacy.unit,
+        observer=privacy.observer,
+        sampling=privacy.sampling,
+        accountant=accountant.method(total),
+    )
+
+
+def epsilon_curve(privacy: PrivacySettings) -> tuple[tuple[int, float], ...]:
+    """Epsilon spent after a growing number of releases: ten points to the end."""
+    if privacy.releases == 1:
+        return ()
+    accountant = Accountant(privacy.neighbours)
+    points = sorted({math.ceil(x) for x in np.linspace(0, privacy.releases, CURVE_POINTS + 1)[1:]})
+    return tuple((n, accountant.epsilon(privacy.total(n), privacy.delta)) for n in points)
+
+
+def _sample(privacy: PrivacySettings) -> Gaussian:
+    """One sample's gradient, as the paper counts them."""
+    return Gaussian(noise_std=privacy.noise_std, sensitivity=2 * privacy.clip_norm)
+
+
+def claimed(table: Mapping[str, Any], privacy: PrivacySettings) -> Claim | None:
+    """The figure that the paper's rules give for the run, where the run follows the paper."""
+    if privacy.sampling != "one":
+        return None
+    steps, count, delta = privacy.releases, privacy.shards or 1, privacy.delta
+    if table.get("federated"):
+        return claimed_federated(_sample(privacy), clients=count, rounds=steps, batch_size=privacy.rows, delta=delta)
+    return claimed_centralized(_sample(privacy), shards=count, steps=steps, batch_size=privacy.rows, delta=delta)
+
+
+def lower_bound(privacy: PrivacySettings) -> float | None:
+    """What no analysis of the paper's draw can go below, even if the draw stays hidden from the public."""
+    event = privacy.event
+    if not isinstance(event, DrawnOne) or privacy.observer != "public":
+        return None
+    return drawn_one_lower_bound(event, privacy.releases, privacy.delta)
+
+
+def as_printed(privacy: PrivacySettings, answers: int) -> PrivacyCost:
+    """The guarantee of Algorithm 2 as printed, where a client answers in each of its inner iterations."""
+    return guarantee(dataclasses.replace(privacy, rows=privacy.rows * answers))
+
+
+def _with_preset(defaults: Defaults, table: Mapping[str, Any]) -> Defaults:
+    """Lay the preset's own values over the defaults."""
+    parts: dict[str, Any] = {}
+    sections = {"critic": "ensemble" if isinstance(defaults.critic, EnsembleSettings) else "kernel"}
+    sections |= {name: name for name in ("generator", "optimizer", "training")}
+    for field, section in sections.items():
+        current = getattr(defaults, field)
+        parts[field] = from_plain(type(current), {**to_plain(current), **table.get(section, {})}, section)
+    return dataclasses.replace(defaults, **parts)

@@ -1,0 +1,131 @@
+"""What leaves at the end of a run: the generator, its guarantee from the ledger, a card and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+from torch import nn
+
+from gswgan.errors import LedgerError
+from gswgan.generators.generator import Generator
+from gswgan.generators.sampling import draw_images, save_grid
+from gswgan.privacy import Accountant, PrivacyCost, Streams
+from gswgan.privacy.events import tally
+from gswgan.privacy.ledger import compose, read_ledger
+from gswgan.privacy.randomness import write_durably
+from gswgan.training.plan import Plan
+from gswgan.training.run_folder import RunFolder, read_json, write_json
+
+PICTURE_COLUMNS = 12
+VOID = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
+
+
+def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
+    """Write everything under release/; privacy.json last but one, so that a generator never stands without it."""
+    network = generator.released_network()
+    kept = [int(label) for label in generator.label_set]
+    write_json(folder.model, {"method": "gswgan", "labels": kept, "plan": plan.to_json()})
+    picture(plan, network, folder, kept)
+    if plan.source is None:  # otherwise the source's privacy.json came with its embedding
+        cost = cost_of_ledger(plan, folder)
+        write_json(folder.privacy, privacy_statement(plan, cost))
+    statement = read_json(folder.privacy, "the privacy.json of the run")
+    write_durably(folder.card, card(plan, statement, kept).encode())
+    weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+    write_durably(folder.generator, safetensors.torch.save(weights, {"format_version": "1"}))
+
+
+def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost:
+    """The guarantee of what the ledger holds: never less than the plan's, more if a release had to be repeated."""
+    _, entries, _ = read_ledger(folder.ledger)
+    total = compose(entries)
+    found, planned = tally(total), tally(plan.privacy.total())
+    if any(found.get(event, 0) < times for event, times in planned.items()):
+        raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
+    if importlib.util.find_spec("dp_accounting") is not None:
+        accountant = Accountant(plan.privacy.neighbours)
+        epsilon = accountant.epsilon(total, plan.privacy.delta)
+        return dataclasses.replace(plan.guarantee, epsilon=max(epsilon, plan.guarantee.epsilon))
+    if found != planned:
+        raise LedgerError(
+            "releases", sum(found.values()), f"the planned {sum(planned.values())}, since dp-accounting is not here",
+            "A release was repeated after a stop. Install dp-accounting and resume to state what it cost.",
+        )  # fmt: skip
+    return plan.guarantee
+
+
+def privacy_statement(plan: Plan, cost: PrivacyCost) -> dict[str, Any]:
+    """The content of privacy.json."""
+    return {
+        **cost.to_json(),
+        "guarantees": [cost.to_json()],
+        "claimed": None if plan.claimed is None else plan.claimed.to_json(),
+        "lower_bound": None if plan.lower_bound is None else {"epsilon": plan.lower_bound},
+        "void": VOID if plan.insecure_reproducible else None,
+    }
+
+
+def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost:
+    """The guarantee at the top of a privacy.json."""
+    return PrivacyCost(**{field.name: statement[field.name] for field in dataclasses.fields(PrivacyCost)})
+
+
+def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) -> None:
+    """samples.png: a row for each class (of at most 20)."""
+    labels = np.repeat(np.array(kept[:20]), PICTURE_COLUMNS)
+    if plan.facts.classes == 1:
+        labels = np.zeros(8 * PICTURE_COLUMNS, np.int64)
+    rng = Streams.public(plan.seed).generator("picture")
+    save_grid(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS, folder.samples)
+
+
+def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
+    """The release card: what this is, what it guarantees, how it was made."""
+    facts, privacy = plan.facts, plan.privacy
+    left_out = [name for label, name in enumerate(facts.class_names) if label not in kept]
+    cost = cost_from_statement(statement)
+    lines = [
+        f"# Synthetic images after {facts.data}",
+        "",
+        "![samples](samples.png)",
+        "",
+        "## Guarantee",
+        "",
+    ]
+    if statement.get("void"):
+        lines += [f"**None.** This release was {statement['void']}.", "", "Had the key been secret:", ""]
+    lines += [
+        f"- {cost}",
+        f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
+        f"- protected: the content of one {cost.unit}. {_several(cost.unit)}",
+        f"- releases: {privacy.releases}, noise standard deviation {privacy.noise_std:.6g}, "
+        f"sensitivity {privacy.contribution.sensitivity(privacy.neighbours):.6g}; all of them are in ledger.jsonl",
+    ]
+    if (claim := statement.get("claimed")) is not None:
+        lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
+    lines += [
+        "",
+        "Not covered: choices made by looking at the protected data (settings, seeds, which of several runs to",
+        "publish), other releases about the same data, and files outside this folder.",
+        "",
+        "## How it was made",
+        "",
+        f"- gswgan preset `{plan.preset}`, critic `{plan.method_name}`, {plan.training.steps} steps, seed {plan.seed}",
+        f"- {facts.records} records of {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
+        f"{facts.classes} class(es)" + (f", {facts.persons} persons" if facts.persons else ""),
+        f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
+    ]
+    if left_out:
+        lines.append(f"- left out, too rare to be told from the noise: {', '.join(left_out)}")
+    return "\n".join(lines) + "\n"
+
+
+def _several(unit: str) -> str:
+    if unit == "person":
+        return "All records of a person together are protected."
+    return "Several records of one person are protected only as a group, at a multiple of the cost."

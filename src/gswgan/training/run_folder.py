@@ -1,0 +1,125 @@
+"""The run folder: `release/` may be published, `private/` never leaves (mode 0700)."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gswgan.data import ImageData
+from gswgan.errors import RunError
+from gswgan.privacy import Streams
+from gswgan.privacy.randomness import create_key, load_key, write_durably
+from gswgan.training.plan import Plan
+
+
+class RunFolder:
+    """Where everything of a run is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.release, self.private = root / "release", root / "private"
+        self.model, self.privacy = self.release / "model.json", self.release / "privacy.json"
+        self.generator, self.embedding = self.release / "generator.safetensors", self.release / "embedding.safetensors"
+        self.ledger, self.card = self.release / "ledger.jsonl", self.release / "card.md"
+        self.samples = self.release / "samples.png"
+        self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
+        self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
+        self.shards, self.data = self.private / "shards.json", self.private / "data.json"
+
+    @classmethod
+    def create(cls, root: Path, plan: Plan) -> RunFolder:
+        """A new run with its plan. An existing folder is never written over."""
+        folder = cls(root)
+        if root.exists() and any(root.iterdir()) if root.is_dir() else root.exists():
+            raise RunError(
+                "out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it."
+            )
+        try:
+            folder.release.mkdir(parents=True)
+            folder.private.mkdir(mode=0o700)
+            write_json(folder.model, {"method": "gswgan", "plan": plan.to_json()})
+        except OSError as wrong:
+            raise RunError("out", str(root), f"a folder that can be written ({wrong.strerror})") from wrong
+        return folder
+
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return Plan.from_json(read_json(self.model, "the model.json of a run").get("plan"))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the generator has been published."""
+        return self.privacy.exists() and self.generator.exists()
+
+    def secret(self, plan: Plan) -> Streams:
+        """The run's secret streams; the key is drawn when the run first asks."""
+        if self.key.exists():
+            return load_key(self.key, plan.digest())
+        fixed = None
+        if plan.insecure_reproducible:
+            fixed = hashlib.blake2b(f"insecure {plan.seed}".encode(), digest_size=32).digest()
+        return create_key(self.key, plan.digest(), secret=fixed)
+
+    def bind_data(self, data: ImageData, secret: Streams) -> None:
+        """Remember, keyed, which data this run is about; refuse to go on with other data."""
+        state = hashlib.blake2b(key=secret.seed("data"))
+        for array in (data.images, data.labels, data.persons):
+            state.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+        if not self.data.exists():
+            write_json(self.data, {"digest": state.hexdigest()})
+        elif read_json(self.data, "data.json").get("digest") != state.hexdigest():
+            raise RunError(
+                "data", "not the data that this run began with", "the same records in the same order",
+                "Noise of one run must not be used for two data sets: start a new run.",
+            )  # fmt: skip
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time."""
+        descriptor = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as wrong:
+            os.close(descriptor)
+            raise RunError("run", str(self.root), "a run that no other process is working on") from wrong
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file with its format version, durably."""
+    write_durably(path, (json.dumps({"format_version": 1, **content}, indent=1) + "\n").encode())
+
+
+def read_json(path: Path, expected: str) -> dict[str, Any]:
+    """A JSON file of ours, or a RunError that says what was expected there."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
+        raise RunError("file", str(path), expected) from wrong
+    if not isinstance(content, dict) or content.get("format_version") != 1:
+        raise RunError("file", str(path), f"{expected} with format_version 1")
+    return content
+
+
+def find_release(path: Path) -> RunFolder:
+    """The run at `path`, which may be the run folder or a copy of its release folder alone."""
+    if (path / "release" / "model.json").exists():
+        return RunFolder(path)
+    if (path / "model.json").exists():
+        folder = RunFolder(path.parent)
+        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples"):
+            setattr(folder, name, path / getattr(folder, name).name)
+        folder.release = path
+        return folder
+    raise RunError("run", str(path), "a run folder or its release folder", "`gswgan train --out RUN` makes one.")

@@ -1,0 +1,143 @@
+"""Shards: disjoint, complete, by index only; and the check itself catches sharding by content."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gswgan.data import ImageData, load_data, make_image_data, partition, partition_persons
+from gswgan.errors import DataError
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+@PROPERTY
+@given(count=st.integers(1, 400), data=st.data())
+def test_disjoint_and_complete(count: int, data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, count))
+    result = partition(count, shards, seed=data.draw(st.integers(0, 2**70)))
+    assert result.indices.shape == (shards, count // shards)
+    assert result.remainder.shape == (count % shards,)
+    assert result.indices.dtype == result.remainder.dtype == np.int64
+    everything = np.concatenate([result.indices.ravel(), result.remainder])
+    assert sorted(everything.tolist()) == list(range(count))
+
+
+@PROPERTY
+@given(ids=st.lists(st.integers(0, 30), min_size=1, max_size=200), data=st.data())
+def test_every_person_is_in_one_shard(ids: list[int], data: st.DataObject) -> None:
+    persons = np.unique(ids, return_inverse=True)[1]
+    people = int(persons.max()) + 1
+    shards = data.draw(st.integers(1, people))
+    result = partition_persons(persons, shards, seed=data.draw(st.integers(0, 1000)))
+    assert len(result) == shards
+    members = [set(persons[indices].tolist()) for indices in result]
+    left = set(persons[result.remainder].tolist())
+    assert all(len(shard) == people // shards for shard in members)
+    assert left == set(result.remainder_persons.tolist())
+    assert len(left) == people % shards
+    assert sum(len(shard) for shard in members) + len(left) == people == len(set.union(left, *members))
+    everything = np.concatenate([*result, result.remainder])
+    assert sorted(everything.tolist()) == list(range(len(persons)))
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    assert (partition(500, 7, seed=3).indices == partition(500, 7, seed=3).indices).all()
+    assert (partition(500, 7, seed=3).indices != partition(500, 7, seed=4).indices).any()
+    assert list(inspect.signature(partition).parameters) == ["count", "shards", "seed"]
+
+
+def test_records_are_shuffled_before_they_are_cut() -> None:
+    first = partition(1000, 2, seed=0).indices[0]
+    assert 180 < (first < 500).sum() < 320
+
+
+def test_the_partition_stream_is_not_the_bare_seed() -> None:
+    assert (partition(100, 1, seed=5).indices[0] != np.random.default_rng(5).permutation(100)).any()
+
+
+def _made_data() -> ImageData:
+    rng = np.random.default_rng(11)
+    return make_image_data(rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), rng.integers(0, 3, 60), classes=3)
+
+
+def _moves_others(data: ImageData, shard: Callable[[ImageData], Sequence[np.ndarray]]) -> bool:
+    """Whether some replacement of one record (label and content) puts another record in another shard."""
+
+    def shard_of(neighbour: ImageData) -> np.ndarray:
+        where = np.full(neighbour.n, -1)
+        for number, indices in enumerate(shard(neighbour)):
+            where[indices] = number
+        return where
+
+    assert data.labels is not None
+    before = shard_of(data)
+    for index in range(data.n):
+        images, labels = data.images.copy(), data.labels.copy()
+        images[index] = 255 - images[index]
+        labels[index] = (labels[index] + 1) % data.classes
+        after = shard_of(make_image_data(np.moveaxis(images, 1, -1), labels, classes=data.classes))
+        if np.delete(before != after, index).any():
+            return True
+    return False
+
+
+def _stratified(data: ImageData) -> list[np.ndarray]:
+    assert data.labels is not None
+    order = np.argsort(data.labels, kind="stable")
+    return [order[shard::5] for shard in range(5)]
+
+
+def _sorted_by_content(data: ImageData) -> list[np.ndarray]:
+    return list(np.argsort(data.images.sum(axis=(1, 2, 3)), kind="stable").reshape(5, -1))
+
+
+def test_a_changed_record_moves_nobody_else() -> None:
+    assert not _moves_others(_made_data(), lambda data: list(partition(data.n, 5, seed=1).indices))
+
+
+@pytest.mark.parametrize("wrong", [_stratified, _sorted_by_content])
+def test_the_check_catches_sharding_by_label_or_content(
+    wrong: Callable[[ImageData], Sequence[np.ndarray]],
+) -> None:
+    assert _moves_others(_made_data(), wrong)
+
+
+def test_more_records_of_one_person_move_no_other_person() -> None:
+    persons = np.repeat(np.arange(12), 4)
+    more = np.append(persons, 3)
+    before, after = partition_persons(persons, 5, seed=2), partition_persons(more, 5, seed=2)
+    assert before.remainder_persons.tolist() == after.remainder_persons.tolist()
+    for one, other in zip(before, after):
+        assert set(persons[one]) == set(more[other])
+
+
+@pytest.mark.parametrize("shards", [0, -1, 11, 2.0, True])
+def test_refused_shards(shards: int) -> None:
+    with pytest.raises(DataError, match=r"shards.*--shards"):
+        partition(10, shards, seed=0)
+    with pytest.raises(DataError, match=r"persons, 10.*--shards"):
+        partition_persons(np.arange(10).repeat(3), shards, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, True, None])
+def test_refused_seed(seed: int) -> None:
+    with pytest.raises(DataError, match="seed"):
+        partition(10, 2, seed=seed)
+
+
+@pytest.mark.parametrize("persons", [np.array([1, 2]), np.array([0, 2]), np.zeros(0, int), np.zeros(3)])
+def test_refused_persons_for_shards(persons: np.ndarray) -> None:
+    with pytest.raises(DataError, match="persons"):
+        partition_persons(persons, 1, seed=0)
+
+
+def test_digits_divide_as_planned() -> None:
+    result = partition(load_data("digits").n, 100, seed=0)
+    assert result.indices.shape == (100, 14)
+    assert len(result.remainder) == 37
