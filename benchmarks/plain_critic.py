@@ -22,7 +22,6 @@ class PlainCritic(nn.Module):
             convolutions.append(spectral_norm(nn.Conv2d(inputs, outputs, 5, stride=2, padding=2)))
             side, inputs, outputs = -(-side // 2), outputs, 2 * outputs
         self.convolutions = nn.ModuleList(convolutions)
-        self.last = (side, side, inputs)
         self.linear = spectral_norm(nn.Linear(side * side * inputs, 1))
         self.embed = spectral_norm(nn.Embedding(classes, side * side * inputs)) if classes > 1 else None
         self.eval()  # the power iteration runs in `power_iteration` alone
@@ -45,27 +44,23 @@ class PlainCritic(nn.Module):
         self.eval()
 
     def load_slice(self, params: dict[str, Tensor], buffers: dict[str, Tensor], k: int) -> PlainCritic:
-        """Take over critic k of a stack, whose channels are last."""
-        own = {name: value[k] for name, value in (params | buffers).items()}
+        """Take over critic k of a stack."""
         with torch.no_grad():
             for name, layer in self._layers().items():
-                weight = own[f"{name}.weight"]
-                norm = layer.parametrizations.weight[0]
-                layer.parametrizations.weight.original.copy_(self._channels_first(weight))
-                norm._u.copy_(own[f"{name}.u"])
-                norm._v.copy_(self._channels_first(own[f"{name}.v"].view_as(weight[:1])).flatten())
-                if f"{name}.bias" in own:
-                    layer.bias.copy_(own[f"{name}.bias"])
+                layer.parametrizations.weight.original.copy_(params[f"{name}.weight"][k])
+                layer.parametrizations.weight[0]._u.copy_(buffers[f"{name}.u"][k])
+                layer.parametrizations.weight[0]._v.copy_(buffers[f"{name}.v"][k])
+                if f"{name}.bias" in params:
+                    layer.bias.copy_(params[f"{name}.bias"][k])
         return self
 
-    def as_slice(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters or gradients by this module's names, in the layout and with the names of a stack."""
-        named: dict[str, Tensor] = {}
+    def by_stack_name(self) -> dict[str, nn.Parameter]:
+        """The trainable parameters under the names they have in a stack."""
+        named = {}
         for name, layer in self._layers().items():
-            prefix = next(p for p, module in self.named_modules() if module is layer)
-            named[f"{name}.weight"] = self._channels_last(values[f"{prefix}.parametrizations.weight.original"])
-            if f"{prefix}.bias" in values:
-                named[f"{name}.bias"] = values[f"{prefix}.bias"]
+            named[f"{name}.weight"] = layer.parametrizations.weight.original
+            if hasattr(layer, "bias"):
+                named[f"{name}.bias"] = layer.bias
         return named
 
     def _layers(self) -> dict[str, nn.Module]:
@@ -74,17 +69,6 @@ class PlainCritic(nn.Module):
         if self.embed is not None:
             layers["embed"] = self.embed
         return layers
-
-    def _channels_first(self, weight: Tensor) -> Tensor:
-        if weight.ndim == 4:
-            return weight.permute(0, 3, 1, 2)
-        return weight.unflatten(1, self.last).permute(0, 3, 1, 2).flatten(1)
-
-    def _channels_last(self, weight: Tensor) -> Tensor:
-        if weight.ndim == 4:
-            return weight.permute(0, 2, 3, 1)
-        height, width, channels = self.last
-        return weight.unflatten(1, (channels, height, width)).permute(0, 2, 3, 1).flatten(1)
 
 
 def plain_loss(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,6 +226,6 @@ def test_one_persons_records_do_not_renumber_the_others() -> None:
 
 
 @pytest.mark.parametrize("persons", [[1, 2], [1.0] * 6, [[1]] * 6, [None] * 6, [True] * 6])
-def test_refused_persons(persons: list[object]) -> None:
+def test_refused_persons(persons: Any) -> None:
     with pytest.raises(DataError, match="persons"):
         make_image_data(GREY, persons=persons)

@@ -123,10 +123,26 @@ def test_a_lying_idx_header_allocates_nothing(
     path = put(tmp_path, pack(idx(BYTES, shape)))
 
     def call() -> None:
-        with pytest.raises(DataError):
+        with pytest.raises(DataError, match=r"a header for shape|of values"):  # the latter: gzip, below its ratio
             read_idx(path)
 
     assert peak_of(call) < 2_000_000
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_ten_to_the_twelve_is_refused_by_the_header_alone(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswgan.data.readers._read_exactly", lambda *_: pytest.fail("read on"))
+    with pytest.raises(DataError, match="a header for shape"):
+        read_idx(put(tmp_path, pack(idx(BYTES, (1_275_510_205, 28, 28)))))
+
+
+def test_the_limit_of_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path, idx(BYTES))
+    monkeypatch.setattr("gswgan.data.readers.MAX_BYTES", BYTES.nbytes - 1)
+    with pytest.raises(DataError, match="at most"):
+        read_idx(path)
 
 
 def test_a_gzip_bomb_behind_a_small_header_is_not_unpacked(tmp_path: Path) -> None:
@@ -219,8 +235,16 @@ def test_pickles_are_never_loaded(tmp_path: Path, compressed: bool) -> None:
         read_npy(put(tmp_path, npy(objects)))
 
 
-@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4, 1000000)", "(-1, 5)", "(2,)"])
-def test_a_lying_npy_header_allocates_nothing(tmp_path: Path, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ("(1000000000000,)", "a header for shape"),
+        ("(4, 1000000)", "a header for shape"),
+        ("(-1, -5)", "without negative lengths"),
+        ("(2,)", "more bytes"),
+    ],
+)
+def test_a_lying_npy_header_allocates_nothing(tmp_path: Path, shape: str, problem: str) -> None:
     content = npy_header(shape) + b"\0" * 5
     paths = [
         (read_npy, put(tmp_path, content, "a.npy")),
@@ -230,7 +254,7 @@ def test_a_lying_npy_header_allocates_nothing(tmp_path: Path, shape: str) -> Non
 
     def call() -> None:
         for read, path in paths:
-            with pytest.raises(DataError, match=path.name):
+            with pytest.raises(DataError, match=rf"{path.name}.*{problem}"):
                 read(path)  # type: ignore[operator]
 
     assert peak_of(call) < 2_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -48,8 +49,7 @@ def adam_step(
     values, means = [params[n] for n in names], [state.exp_avg[n] for n in names]
     squares, gradients = [state.exp_avg_sq[n] for n in names], [grads[n] for n in names]
     state.steps.add_(1)
-    steps = state.steps.double()
-    first, second = 1 - betas[0] ** steps, 1 - betas[1] ** steps
+    first, second = (1 - _power(beta, state.steps) for beta in betas)
     scale, shift = first / (second.sqrt() * learning_rate), first * (eps / learning_rate)
 
     torch._foreach_lerp_(means, gradients, 1 - betas[0])
@@ -60,3 +60,19 @@ def adam_step(
         per_critic = (-1, *(1,) * (root.ndim - 1))
         root.mul_(scale.to(root.dtype).view(per_critic)).add_(shift.to(root.dtype).view(per_critic))
     torch._foreach_addcdiv_(values, means, roots, -1)
+
+
+def _power(base: float, exponents: Tensor) -> Tensor:
+    """`base ** exponents` in float64 from two tables, the same to the last bit wherever an exponent stands.
+
+    (torch.pow is not: it works on whole vectors of numbers and takes another way for the rest.)
+    """
+    low, high = _tables(base, exponents.device)
+    return low[exponents % len(low)] * high[(exponents // len(low)).clamp(max=len(high) - 1)]
+
+
+@cache
+def _tables(base: float, device: torch.device, size: int = 1024) -> tuple[Tensor, Tensor]:
+    powers = [[base ** (stride * i) for i in range(size)] for stride in (1, size)]
+    low, high = torch.tensor(powers, dtype=torch.float64, device=device)
+    return low, high

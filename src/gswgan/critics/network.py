@@ -1,24 +1,24 @@
 """K critics as one batched model: the paper's DCGAN critic with stacked parameters.
 
-Every parameter has a leading axis of critics, and a layer of all critics is one batched matrix product. A
-critic reads and writes only its own slice, so its numbers do not depend on who else is in the stack.
-Images come in as [critic, sample, channel, row, column]; inside, channels are last, so that a convolution is
-"copy the 5x5 windows, multiply by a matrix" and needs no further reordering.
+Every parameter has a leading axis of critics, and a layer of all critics is one call. A critic reads and
+writes only its own slice, and what it computes does not depend, to the last bit, on its place in the stack or
+on the others (`convolution.py` says how).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gswgan.critics.convolution import convolve, convolve_transposed
 from gswgan.errors import PlanError
 
-Parameters = dict[str, Tensor]  # "conv1.weight": [K, out, 5, 5, in], "conv1.bias": [K, out], ...; trainable
+Parameters = dict[str, Tensor]  # "conv1.weight": [K, out, in, 5, 5], "conv1.bias": [K, out], ...; trainable
 Buffers = dict[str, Tensor]  # "conv1.u": [K, out], "conv1.v": [K, 25 in], ...: the singular vectors followed
 
 KERNEL, STRIDE, PADDING = 5, 2, 2
@@ -64,7 +64,7 @@ class CriticShape:
         inputs = self.channels
         for layer in range(1, len(self.sides)):
             outputs = self.width * 2 ** (layer - 1)
-            shapes[f"conv{layer}.weight"] = (outputs, KERNEL, KERNEL, inputs)
+            shapes[f"conv{layer}.weight"] = (outputs, inputs, KERNEL, KERNEL)
             shapes[f"conv{layer}.bias"] = (outputs,)
             inputs = outputs
         shapes["linear.weight"] = (1, self.features)
@@ -114,41 +114,48 @@ def init_critics(
 
 @torch.no_grad()
 def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
-    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u."""
+    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u.
+
+    Sums of products and not matrix products, for the reason given in `convolution.py`.
+    """
     new: Buffers = {}
     for name in _layers(params):
         matrix = params[f"{name}.weight"].flatten(2)
-        u = F.normalize(torch.bmm(matrix, buffers[f"{name}.v"][:, :, None])[:, :, 0], dim=1)
-        v = F.normalize(torch.bmm(u[:, None, :], matrix)[:, 0, :], dim=1)
+        u = F.normalize((matrix * buffers[f"{name}.v"][:, None, :]).sum(dim=2), dim=1)
+        v = F.normalize((matrix * u[:, :, None]).sum(dim=1), dim=1)
         new |= {f"{name}.u": u, f"{name}.v": v}
     return new
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The matrices that m critics multiply by, each divided by its spectral norm."""
+    """The weights that m critics compute with, each divided by its spectral norm."""
 
-    convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, 25 in], [m, out]), in `compute_dtype`
-    head: Tensor  # [m, 1 + classes, features]: the linear head, then the label embedding
+    convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, in, 5, 5], [m, out]), in the type computed in
+    head: Tensor  # [m, 1 + classes, channels, side, side]: the linear head, then the label embedding
     head_bias: Tensor  # [m, 1]
 
 
 def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype | None = None) -> Weights:
     """W / (u' W v) for every matrix; u and v are constants, the gradient flows through W in both places.
 
-    The convolutions (not the head, the spectral norms or the gradients of `params`) are in `compute_dtype`.
+    `compute_dtype` is the type of the convolutions; spectral norms, head and gradients keep that of `params`.
     """
-    matrices = {}
+    normalized = {}
     for name in _layers(params):
-        matrix = params[f"{name}.weight"].flatten(2)
-        norm = buffers[f"{name}.u"][:, None, :] @ (matrix @ buffers[f"{name}.v"][:, :, None])
-        matrices[name] = matrix / norm
+        weight = params[f"{name}.weight"]
+        u_v = buffers[f"{name}.u"][:, :, None] * buffers[f"{name}.v"][:, None, :]
+        norm = (weight.flatten(2) * u_v).sum(dim=(1, 2))
+        normalized[name] = weight / norm.view(-1, *(1,) * (weight.ndim - 1))
     convolutions = [
-        (matrix.to(compute_dtype), params[f"{name}.bias"].to(compute_dtype))
-        for name, matrix in matrices.items()
+        (weight.to(compute_dtype), params[f"{name}.bias"].to(compute_dtype))
+        for name, weight in normalized.items()
         if name.startswith("conv")
     ]
-    head = torch.cat([matrix for name, matrix in matrices.items() if not name.startswith("conv")], dim=1)
+    rows = [normalized[name] for name in ("linear", "embed") if name in normalized]
+    channels = convolutions[-1][0].shape[1]
+    side = math.isqrt(rows[0].shape[2] // channels)
+    head = torch.cat(rows, dim=1).unflatten(2, (channels, side, side))
     return Weights(convolutions=convolutions, head=head, head_bias=params["linear.bias"])
 
 
@@ -161,16 +168,17 @@ def judge(
 ) -> Tensor:
     """D(x, y) of m critics on their own batches: images [m, B, c, h, w] and labels [m, B] give [m, B].
 
-    One batch for all critics may be passed as `images.expand(m, ...)`: its windows are copied once.
+    One batch for all critics may be passed as `images.expand(m, ...)`.
     """
     return score(normalize(params, buffers, compute_dtype), images, labels)
 
 
 def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-    """D(x, y) = linear(h) + <embed(y), h>, h the features of the last convolution. See `judge`."""
-    hidden = _activations(weights, images)[-1].flatten(2).to(weights.head.dtype)
-    per_class = torch.bmm(hidden, weights.head.mT)
-    return (per_class * _selector(weights, labels)).sum(dim=2) + weights.head_bias
+    """D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution. See `judge`."""
+    hidden = _activations(weights, images)[-1].to(weights.head.dtype)
+    side = hidden.shape[3]
+    answers = convolve(hidden, weights.head, None, stride=side, padding=0).flatten(2).transpose(0, 1)
+    return (answers * _selector(weights, labels)).sum(dim=2) + weights.head_bias
 
 
 def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
@@ -182,23 +190,23 @@ def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
     """
     with torch.no_grad():
         activations = _activations(weights, images)
-    rows = torch.bmm(_selector(weights, labels), weights.head).to(activations[-1].dtype)
-    gradient = rows.view_as(activations[-1])
+    selector = _selector(weights, labels).transpose(0, 1)[:, :, :, None, None]
+    side = activations[-1].shape[3]
+    gradient = convolve_transposed(selector, weights.head, stride=side, padding=0, side=side)
+    gradient = gradient.to(activations[-1].dtype)
     for layer in reversed(range(len(weights.convolutions))):
-        matrix, _ = weights.convolutions[layer]
-        rows = (gradient * (activations[layer + 1] > 0)).flatten(1, 3)
-        windows = torch.bmm(rows, matrix).view(*gradient.shape[:4], -1)
-        gradient = _Fold.apply(windows, activations[layer].shape[2])
-    return gradient.permute(0, 1, 4, 2, 3)
+        gradient = gradient * (activations[layer + 1] > 0)
+        weight, side = weights.convolutions[layer][0], activations[layer].shape[3]
+        gradient = convolve_transposed(gradient, weight, stride=STRIDE, padding=PADDING, side=side)
+    return gradient.transpose(0, 1)
 
 
 def _activations(weights: Weights, images: Tensor) -> list[Tensor]:
-    """The images and what follows each convolution and ReLU, channels last: [m, B, h, w, c]."""
-    activations = [images.permute(0, 1, 3, 4, 2).to(weights.convolutions[0][0].dtype)]
-    for matrix, bias in weights.convolutions:
-        windows = _Unfold.apply(activations[-1])
-        rows = torch.baddbmm(bias[:, None, :], windows.flatten(1, 3), matrix.mT)
-        activations.append(torch.relu(rows).view(*windows.shape[:4], -1))
+    """The images and what follows each convolution and ReLU, each [sample, critic, channel, row, column]."""
+    activations = [images.transpose(0, 1).to(weights.convolutions[0][0].dtype)]
+    for weight, bias in weights.convolutions:
+        linear = convolve(activations[-1], weight, bias, stride=STRIDE, padding=PADDING)
+        activations.append(torch.relu(linear))
     return activations
 
 
@@ -209,44 +217,6 @@ def _selector(weights: Weights, labels: Tensor) -> Tensor:
     """
     classes = torch.arange(-1, weights.head.shape[1] - 1, device=labels.device)
     return ((labels[:, :, None] == classes) | (classes == -1)).to(weights.head.dtype)
-
-
-def _window_view(padded: Tensor) -> Tensor:
-    """All 5x5 windows at stride 2 of [m, B, h, w, c] as a view [m, B, h', w', 5, 5, c]."""
-    return padded.unfold(2, KERNEL, STRIDE).unfold(3, KERNEL, STRIDE).permute(0, 1, 2, 3, 5, 6, 4)
-
-
-class _Unfold(torch.autograd.Function):
-    """Copy the windows of [m, B, h, w, c] into rows, [m, B, h', w', 25 c]; the adjoint of `_Fold`."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
-        ctx.side = images.shape[2]
-        distinct = images[:1] if images.stride(0) == 0 else images  # one batch for all critics: copy it once
-        windows = _window_view(F.pad(distinct, (0, 0, *(PADDING,) * 4))).flatten(4)
-        return windows.expand(len(images), *windows.shape[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _Fold.apply(gradients[0], ctx.side)
-
-
-class _Fold(torch.autograd.Function):
-    """Add rows of windows [m, B, h', w', 25 c] up to images of side `side`; the adjoint of `_Unfold`."""
-
-    @staticmethod
-    def forward(ctx: Any, windows: Tensor, side: int) -> Tensor:
-        parts = windows.unflatten(4, (KERNEL, KERNEL, -1))
-        padded = windows.new_zeros(*windows.shape[:2], *(side + 2 * PADDING,) * 2, parts.shape[6])
-        places = _window_view(padded)
-        for i in range(0, KERNEL, STRIDE):  # at stride 2 the windows overlap, but blocks of 2x2 in them do not
-            for j in range(0, KERNEL, STRIDE):
-                places[..., i : i + STRIDE, j : j + STRIDE, :] += parts[..., i : i + STRIDE, j : j + STRIDE, :]
-        return padded[:, :, PADDING : PADDING + side, PADDING : PADDING + side]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _Unfold.apply(gradients[0]), None
 
 
 def _layers(params: Parameters) -> list[str]:

@@ -1,0 +1,58 @@
+"""The guarantee of a run in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gswgan.training.plan import Plan
+from gswgan.training.publish import cost_from_statement
+
+
+def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
+    """What it says, what it covers, what it does not cover."""
+    cost = cost_from_statement(statement)
+    unit = cost.unit
+    factor = math.exp(min(cost.epsilon, 700))
+    strength = (
+        "strong" if cost.epsilon <= 1 else "moderate" if cost.epsilon <= 10 else
+        "weak" if cost.epsilon <= 50 else "not meaningful in practice"
+    )  # fmt: skip
+    embedding = "the embedding, " if plan.method_name == "kernel" else ""
+    lines = []
+    if statement.get("void"):
+        lines += [f"NO GUARANTEE: this release was {statement['void']}.", "With a secret key it would read:", ""]
+    lines += [
+        f"{cost}.",
+        "",
+        "What it says",
+        f"  Take any one {unit} of the {plan.facts.data} data and exchange it for any other. Whatever is in release/,",
+        f"  the chance of seeing it changes by a factor of at most e^{cost.epsilon:.4g} = {factor:.3g}, except for a",
+        f"  probability of {cost.delta:g}. This is {strength} protection. It holds against everybody who sees release/",
+        f"  (observer: {cost.observer}), whatever else they know and however much they compute, and for any number",
+        "  of samples drawn from the generator.",
+        "",
+        "What it rests on",
+        f"  {plan.privacy.releases} release(s) of a sum to which one {unit}'s content can add so little that the noise",
+        f"  hides it (sampling: {cost.sampling}; accountant: {cost.accountant}). Each is a line of ledger.jsonl.",
+        "",
+        "What it covers",
+        f"  everything under release/: the generator, its samples, {embedding}the ledger.",
+        "",
+        "What it does not cover",
+        "  - private/, and anything printed with --show-private;",
+        f"  - public facts: that the data set exists, {plan.facts.records} records, its classes and image size;",
+        "  - other runs on the same data: their costs add up;",
+        "  - choices made by looking at this data: settings, seeds, which run to publish.",
+    ]
+    if unit == "record":
+        lines.append("  - a person with several records: m of them are protected as if the noise were m times smaller.")
+    if statement.get("claimed"):
+        claim = statement["claimed"]
+        lines += [
+            "",
+            f"Claimed for this run by the paper's accounting: epsilon {claim['epsilon']:.4g}. It does not hold:",
+        ]
+        lines += [f"  {claim['accounting']}."]
+    return "\n".join(lines)

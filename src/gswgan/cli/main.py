@@ -1,0 +1,40 @@
+"""`gswgan`: the verbs and how errors are shown."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gswgan.cli import export, privacy, sample, train
+from gswgan.errors import GswganError
+
+app = typer.Typer(
+    name="gswgan",
+    help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
+    epilog="Start with: gswgan train --data digits",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command(name="train")(train.train)
+app.command(name="sample")(sample.sample)
+app.command(name="export")(export.export)
+app.add_typer(privacy.app, name="privacy")
+
+
+def run() -> None:
+    """The console script: an error is one message on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except GswganError as wrong:
+        print(f"gswgan: {wrong}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as wrong:
+        where = f" ({wrong.filename})" if wrong.filename else ""
+        print(f"gswgan: {wrong.strerror or wrong}{where}. Nothing that was released is lost.", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("gswgan: stopped.", file=sys.stderr)
+        sys.exit(130)

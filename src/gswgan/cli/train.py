@@ -1,0 +1,203 @@
+"""`gswgan train`: from data to a run folder with a generator and its guarantee."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gswgan.cli.console import console, progress_bar
+from gswgan.errors import PlanError
+
+if TYPE_CHECKING:
+    from gswgan.data import ImageData
+    from gswgan.training.plan import Plan
+    from gswgan.training.run_folder import RunFolder
+
+_DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
+
+
+def train(
+    data: Annotated[str, typer.Option(
+        help="digits, mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), or a folder with a "
+        "subfolder of images for each class.", rich_help_panel=_DATA)] = "digits",
+    classes: Annotated[int | None, typer.Option(
+        help="Number of classes where the data has labels but no class names. Public: never counted from the data.",
+        rich_help_panel=_DATA)] = None,
+    image_size: Annotated[int | None, typer.Option(
+        help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)] = None,
+    labels: Annotated[bool, typer.Option(help="Use the labels, or learn one class.", rich_help_panel=_DATA)] = True,
+    group_by: Annotated[Path | None, typer.Option(
+        help="A file with one person id a record: protects whole persons instead of records.",
+        rich_help_panel=_DATA)] = None,
+    epsilon: Annotated[float | None, typer.Option(
+        help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
+        rich_help_panel=_GUARANTEE)] = None,
+    delta: Annotated[float | None, typer.Option(
+        help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
+    method: Annotated[str, typer.Option(help="The method: gswgan.", rich_help_panel=_RUN)] = "gswgan",
+    preset: Annotated[str, typer.Option(
+        help="default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison).",
+        rich_help_panel=_RUN)] = "default",
+    shards: Annotated[int | None, typer.Option(
+        help="Number of critics, each with its own part of the data (ensemble and paper).",
+        rich_help_panel=_RUN)] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps. Ensemble: one release each.",
+        rich_help_panel=_RUN)] = None,
+    out: Annotated[Path | None, typer.Option(
+        help="The run folder to make. Default: runs/DATA-PRESET.", rich_help_panel=_RUN)] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
+    seed: Annotated[int, typer.Option(
+        help="Fixes partition, initial weights and latent codes; never the noise.", rich_help_panel=_RUN)] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run",
+        help="Print the plan and what more or less data would buy, then stop. Reads the data's shape only.",
+        rich_help_panel=_RUN)] = False,
+    save_plan: Annotated[Path | None, typer.Option(
+        help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,
+    plan_file: Annotated[Path | None, typer.Option("--plan",
+        help="Run a saved plan (needs no dp-accounting).", rich_help_panel=_RUN)] = None,
+    resume: Annotated[Path | None, typer.Option(
+        help="Continue this run where it stopped. Pass the same --data options.", rich_help_panel=_RUN)] = None,
+    source: Annotated[Path | None, typer.Option("--from",
+        help="Train a new generator on the embedding that this run released: no data, no further cost.",
+        rich_help_panel=_RUN)] = None,
+    insecure_reproducible: Annotated[bool, typer.Option("--insecure-reproducible",
+        help="Take the noise from the seed. For tests: the release then has NO guarantee.",
+        rich_help_panel=_RUN)] = False,
+    show_private: Annotated[bool, typer.Option("--show-private",
+        help="Also show figures computed on real held-out data, marked PRIVATE: not for release.",
+        rich_help_panel=_RUN)] = False,
+) -> None:  # fmt: skip
+    """Train a private generator: `gswgan train --data digits --epsilon 10`.
+
+    Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
+    private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
+    """
+    from gswgan.synthesizer import pick_device
+    from gswgan.training.plan import Plan
+    from gswgan.training.run_folder import RunFolder
+
+    if method != "gswgan":
+        raise PlanError("method", method, "gswgan")
+    if sum(option is not None for option in (resume, source, plan_file)) > 1:
+        raise PlanError("options", "--resume, --from, --plan", "at most one of them")
+    where = pick_device(device)
+    if source is not None:
+        folder = _retrain(source, out, steps, where.type, seed)
+        _run(folder, None, where.type)
+        return
+
+    from gswgan.data import load_data
+
+    images = load_data(data, classes=classes, image_size=image_size, labels=labels, group_by=group_by)
+    if resume is not None:
+        folder = RunFolder(resume)
+        folder.plan()
+    else:
+        plan = Plan.load(plan_file) if plan_file is not None else _make(
+            images, preset=preset, epsilon=epsilon, delta=delta, shards=shards, steps=steps, seed=seed,
+            device=where.type, insecure_reproducible=insecure_reproducible,
+        )  # fmt: skip
+        if save_plan is not None:
+            plan.save(save_plan)
+            console.print(f"plan saved: {save_plan}")
+        if dry_run:
+            from gswgan.cli.plan_text import describe, outlook
+
+            console.print(describe(plan))
+            console.print(outlook(plan))
+        if dry_run or save_plan is not None:
+            return
+        folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{preset}"), plan)
+    _run(folder, images, where.type)
+    if show_private:
+        _show_private(folder, data)
+
+
+def _make(images: ImageData, **options: object) -> Plan:
+    from gswgan.training.plan import Facts
+    from gswgan.training.planner import make_plan
+
+    facts = Facts.of(images)
+    plan = make_plan(facts, **options)  # type: ignore[arg-type]
+    units = facts.persons or facts.records
+    if plan.privacy.delta >= 1 / units:
+        console.print(f"[yellow]warning: delta {plan.privacy.delta:g} is not below 1/{units}: it allows one "
+                      f"{plan.privacy.unit} to be published in the clear.[/]")  # fmt: skip
+    return plan
+
+
+def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
+    from gswgan.training.retrain import retrain
+
+    return retrain(
+        source, out or _free(source.with_name(source.name + "-again")), steps=steps, device=device, seed=seed
+    )
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, ... that is not taken."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
+    import torch
+
+    from gswgan.cli.plan_text import describe
+    from gswgan.training.centralized import run
+
+    plan = folder.plan()
+    console.print(describe(plan))
+    console.print(f"run folder: {folder.root}")
+
+    def spent(done: int) -> str:
+        return f"epsilon {plan.epsilon_after(done):.3g}"
+
+    with progress_bar(plan.training.steps, 0, spent) as move:
+        ended = run(folder, images, device=torch.device(device), progress=move, note=console.print)
+    if not ended:
+        console.print(f"stopped; continue with: gswgan train --resume {folder.root} and the same --data options")
+        raise typer.Exit(130)
+    _report(folder)
+
+
+def _report(folder: RunFolder) -> None:
+    from gswgan.training.publish import cost_from_statement
+    from gswgan.training.run_folder import read_json
+
+    statement = read_json(folder.privacy, "privacy.json")
+    plan, kept = folder.plan(), read_json(folder.model, "model.json")["labels"]
+    left_out = [name for label, name in enumerate(plan.facts.class_names) if label not in kept]
+    if left_out:
+        console.print(f"left out, too rare to be told from the noise: {', '.join(left_out)}")
+    console.print(f"samples:   {folder.samples}")
+    console.print(f"release:   {folder.release} (may be published; {folder.private} may not)")
+    if statement["void"]:
+        console.print(f"guarantee: NONE, {statement['void']}")
+        return
+    console.print(f"guarantee: {cost_from_statement(statement)}")
+    if statement["claimed"]:
+        console.print(f"claimed by the paper's accounting, and NOT a guarantee: {statement['claimed']['epsilon']:.4g}")
+
+
+def _show_private(folder: RunFolder, data: str) -> None:
+    from gswgan.data import load_data
+    from gswgan.errors import DataError
+    from gswgan.evaluation.classifiers import logistic_accuracy
+    from gswgan.synthesizer import load
+
+    try:
+        test = load_data(data, split="test")
+    except DataError:
+        console.print("PRIVATE: this data has no held-out part to test on.")
+        return
+    images, labels = load(folder.root, device="cpu").sample(5000, seed=0)
+    if test.labels is None or test.image_size != images.shape[1]:
+        return
+    score = logistic_accuracy(images, labels, test.images, test.labels)
+    console.print(f"PRIVATE, not for release: logistic regression trained on synthetic, tested on real: {score:.3f}")
