@@ -19,6 +19,7 @@ from torch import Tensor
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.loss import critic_gradients, generator_gradient
 from gswgan.critics.network import CriticShape, init_critics, power_iteration
+from gswgan.critics.warm_start import LocalGenerators, WarmStart
 from gswgan.data import ImageData, partition, partition_persons
 from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Streams
@@ -84,10 +85,11 @@ class Ensemble:
         public: Streams,
         secret: Streams,
         device: torch.device,
+        warm_start: WarmStart | None = None,
     ) -> None:
         self.settings, self.shape, self.count = settings, shape, count
         self._mechanism, self._public, self._secret = mechanism, public, secret
-        self._sampling, self._rate, self._device = sampling, rate, device
+        self._sampling, self._rate, self._device, self._warm_start = sampling, rate, device, warm_start
         self.params, self.buffers = init_critics(shape, count, seed=public.integer("critic weights"), device=device)
         self.adam = init_adam(self.params)
         self._images = self._labels = self._loss = torch.zeros(1)
@@ -102,6 +104,8 @@ class Ensemble:
         self._images = torch.from_numpy(data.images).to(self._device)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
         self._labels = torch.from_numpy(labels).to(self._device)
+        if self._warm_start is not None and not resumed:
+            self._warm_up(self._warm_start)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
@@ -112,25 +116,70 @@ class Ensemble:
         rng = self._secret.generator("batch", step)
         picks = rng.random((options.updates, self.count, size))  # for all critics: nobody's draw depends on others
         mixes = rng.random((options.updates, self.count, size), dtype=np.float32)
-        for members, real in self._chunks():
+        for members, real in _chunks(self._participants, self.chunk):
             params, buffers, adam = self._gather(members)
             for update, name in enumerate(names):
-                fake, fake_labels = fakes[name]
-                rows = self._records(members, picks[update, members])
-                buffers = power_iteration(params, buffers)
-                self._loss, grads = critic_gradients(
-                    params,
-                    buffers,
-                    self._images[rows].to(torch.float32) / 255,
-                    self._labels[rows],
-                    fake.expand(len(members), *fake.shape),
-                    fake_labels.expand(len(members), -1),
-                    torch.from_numpy(mixes[update, members]).to(self._device),
-                    penalty_weight=options.penalty_weight,
-                    drift_penalty=options.drift_penalty,
-                    compute_dtype=options.compute_dtype,
+                fake, fake_labels = (part.expand(len(members), *part.shape) for part in fakes[name])
+                buffers = self._update(
+                    members, params, buffers, adam, fake, fake_labels, picks[update, members], mixes[update, members]
                 )
-                adam_step(params, grads, adam, learning_rate=options.learning_rate, betas=options.betas)
+            self._scatter(members[:real], params, buffers, adam)
+
+    def _update(
+        self,
+        members: np.ndarray,
+        params: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        adam: AdamState,
+        fake: Tensor,
+        fake_labels: Tensor,
+        picks: np.ndarray,
+        mixes: np.ndarray,
+    ) -> dict[str, Tensor]:
+        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; in place."""
+        options = self.settings
+        rows = self._records(members, picks)
+        buffers = power_iteration(params, buffers)
+        self._loss, grads = critic_gradients(
+            params,
+            buffers,
+            self._images[rows].to(torch.float32) / 255,
+            self._labels[rows],
+            fake,
+            fake_labels,
+            torch.from_numpy(mixes).to(self._device),
+            penalty_weight=options.penalty_weight,
+            drift_penalty=options.drift_penalty,
+            compute_dtype=options.compute_dtype,
+        )
+        adam_step(params, grads, adam, learning_rate=options.learning_rate, betas=options.betas)
+        return buffers
+
+    def _warm_up(self, warm: WarmStart) -> None:
+        """Algorithm 1's first loop for every critic, a chunk at a time, each with its own local generator."""
+        options, shape = self.settings, self.shape
+        for members, real in _chunks(np.arange(self.count), min(AT_ONCE, self.count)):
+            params, buffers, adam = self._gather(members)
+            local = LocalGenerators(
+                warm.generator,
+                members,
+                classes=shape.classes,
+                channels=shape.channels,
+                image_size=shape.image_size,
+                public=self._public,
+                device=self._device,
+            )
+            for step in range(warm.iterations):
+                rng = self._secret.generator("warm start", int(members[0]), step)
+                for _ in range(options.updates):
+                    codes, labels = local.draw(rng, options.learning_batch, self._device)
+                    with torch.no_grad():
+                        fake = local(local.params, codes, labels)
+                    picks = rng.random((len(members), options.learning_batch))
+                    mixes = rng.random((len(members), options.learning_batch), dtype=np.float32)
+                    buffers = self._update(members, params, buffers, adam, fake, labels, picks, mixes)
+                codes, labels = local.draw(rng, options.learning_batch, self._device)
+                local.descend(params, buffers, codes, labels, learning_rate=warm.learning_rate, betas=warm.betas)
             self._scatter(members[:real], params, buffers, adam)
 
     def draw_participants(self, step: int) -> np.ndarray:
@@ -167,16 +216,10 @@ class Ensemble:
             value.copy_(tensors[name])
 
     def _blocks(self, images: Tensor, labels: Tensor) -> Iterator[Block]:
-        for members, real in self._chunks():
+        for members, real in _chunks(self._participants, self.chunk):
             params, buffers, _ = self._gather(members)
             gradient = generator_gradient(params, buffers, images, labels, self.settings.compute_dtype)
             yield gradient[:real].flatten(2), None
-
-    def _chunks(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Participants in chunks of one size; the last is filled up with copies, and `real` says how many count."""
-        for start in range(0, len(self._participants), self.chunk):
-            members = self._participants[start : start + self.chunk]
-            yield np.resize(members, self.chunk), len(members)
 
     def _records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
         """Record indices [m, B], each from the member's own shard."""
@@ -204,3 +247,10 @@ class Ensemble:
             for name, value in part.items():
                 stack[name][index] = value[:real]
         self.adam.steps[index] = adam.steps[:real]
+
+
+def _chunks(critics: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Critics in chunks of one size; the last is filled up with copies, and `real` says how many count."""
+    for start in range(0, len(critics), size):
+        members = critics[start : start + size]
+        yield np.resize(members, size), len(members)

@@ -16,6 +16,7 @@ from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
 from gswgan.critics.network import CriticShape
 from gswgan.critics.student import Student
+from gswgan.critics.warm_start import WarmStart
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
@@ -149,6 +150,7 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
         public=public,
         secret=secret,
         device=device,
+        warm_start=_warm_start(plan),
     )
     if plan.student is None:
         return ensemble
@@ -161,6 +163,14 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
         public=public,
         device=device,
     )
+
+
+def _warm_start(plan: Plan) -> WarmStart | None:
+    assert isinstance(plan.critic, EnsembleSettings)
+    if plan.critic.warm_start == 0:
+        return None
+    rate, betas = plan.optimizer.learning_rate, plan.optimizer.betas
+    return WarmStart(iterations=plan.critic.warm_start, generator=plan.generator, learning_rate=rate, betas=betas)
 
 
 @contextmanager

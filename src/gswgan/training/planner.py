@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import contribution_of
+from gswgan.critics.kernel import KernelSettings, contribution_of
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Gaussian, PrivacyCost, calibrate
 from gswgan.privacy.accountant import check_delta, drawn_one_lower_bound
@@ -61,11 +61,14 @@ def make_plan(
     student = defaults.student
     if table.get("as_published"):
         student, training = None, dataclasses.replace(training, generator_updates=1)
+    critic = defaults.critic
+    if isinstance(critic, KernelSettings):
+        critic = dataclasses.replace(critic, seed=seed)
     return Plan(
         preset=preset,
         facts=facts,
         privacy=privacy,
-        critic=defaults.critic,
+        critic=critic,
         generator=defaults.generator,
         optimizer=defaults.optimizer,
         training=training,
