@@ -6,6 +6,7 @@ sanitized once (the idea of DP-MERF, Harder et al. 2021). All that follows is po
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,9 +53,9 @@ class RandomFeatures:
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width = 2 * half
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Features [n, D] of images [n, c, h, w] in [0, 1]."""
-        angles = images.flatten(1) @ self.frequencies
+    def __call__(self, images: Tensor, part: slice = slice(None)) -> Tensor:
+        """Features [n, D] of images [n, c, h, w] in [0, 1]; of a part of the frequencies, its share of them."""
+        angles = images.flatten(1) @ self.frequencies[:, part]
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
 
 
@@ -169,11 +170,20 @@ def distance(features: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 class KernelCritic:
     """Answers every batch of fakes from the released embedding: repeatable, and free of further cost."""
 
-    def __init__(self, features: RandomFeatures, mechanism: GaussianMechanism | None, path: Path) -> None:
-        """`path` is where the embedding is kept; it is released only where no embedding is there yet."""
+    def __init__(
+        self, features: RandomFeatures, mechanism: GaussianMechanism | None, path: Path, *, blocks: int = 1
+    ) -> None:
+        """`path` is where the embedding is kept; it is released only where no embedding is there yet.
+
+        With several `blocks` each step looks at one block of the features in turn: the frequencies are drawn
+        independently, so a block is a smaller kernel of the same kind, and a step costs that much less.
+        """
         self.features, self._mechanism, self._path = features, mechanism, path
         self.embedding: Embedding | None = None
-        self._targets = self._distance = torch.zeros(())
+        half = features.width // 2
+        cuts = [half * i // blocks for i in range(blocks + 1)]
+        self._parts = [slice(low, high) for low, high in itertools.pairwise(cuts)]
+        self._part, self._targets, self._distance = self._parts[0], torch.zeros(()), torch.zeros(())
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Release the embedding once, or read what was released."""
@@ -187,17 +197,20 @@ class KernelCritic:
                 "class counts", "all below their noise", "a class that can be told from noise",
                 "The release is spent. Use more records, a larger epsilon or fewer classes.",
             )  # fmt: skip
-        self._targets = self.embedding.means().to(self.features.frequencies.device)
+        means = self.embedding.means().to(self.features.frequencies.device)
+        self._targets = means.unflatten(1, (2, -1))  # cosines and sines
 
     def learn(self, step: int, generator: Generator) -> None:
         """Nothing to learn: the critic is known in closed form. Classes left out are not asked for."""
         assert self.embedding is not None, "prepare comes first"
         generator.label_set = self.embedding.kept
+        self._part = self._parts[step % len(self._parts)]
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Gradient of B x the distance with respect to each fake: post-processing of the release."""
         images = fake.detach().requires_grad_(True)
-        loss = distance(self.features(images), labels, self._targets)
+        targets = self._targets[:, :, self._part].flatten(1)
+        loss = distance(self.features(images, self._part), labels, targets)
         (gradient,) = torch.autograd.grad(loss, images)
         self._distance = loss.detach()
         return gradient * fake.shape[0]

@@ -122,9 +122,14 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
 def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: torch.device) -> Critic:
     """The plan's critic behind its barrier: mechanism, ledger and key."""
     facts, privacy = plan.facts, plan.privacy
-    if plan.source is not None:  # a released embedding is used again: no data, no mechanism
+
+    def kernel(mechanism: GaussianMechanism | None) -> Critic:
         assert isinstance(plan.critic, KernelSettings)
-        return KernelCritic(RandomFeatures(plan.critic, facts.pixels, device), None, folder.embedding)
+        features = RandomFeatures(plan.critic, facts.pixels, device)
+        return KernelCritic(features, mechanism, folder.embedding, blocks=plan.training.feature_blocks)
+
+    if plan.source is not None:  # a released embedding is used again: no data, no mechanism
+        return kernel(None)
     if data is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
     secret = folder.secret(plan)
@@ -132,7 +137,7 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
     ledger = Ledger(folder.ledger, observer=privacy.observer, context=plan.digest(), journal=folder.journal)
     mechanism = GaussianMechanism(contribution=privacy.contribution, event=privacy.event, ledger=ledger, streams=secret)
     if isinstance(plan.critic, KernelSettings):
-        return KernelCritic(RandomFeatures(plan.critic, facts.pixels, device), mechanism, folder.embedding)
+        return kernel(mechanism)
     assert isinstance(plan.critic, EnsembleSettings)
     assert privacy.shards is not None
     units = facts.persons or facts.records

@@ -104,6 +104,7 @@ class TrainingSettings:
     steps: int
     batch_size: int
     generator_updates: int = 1  # for each step; more than one only where answers are free
+    feature_blocks: int = 1  # kernel: the features are used a block at a time
     mixed_precision: bool = False
 
 
