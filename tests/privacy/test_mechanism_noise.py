@@ -84,7 +84,7 @@ def test_the_tail_reaches_as_deep_as_the_words_allow(
         noise = mechanism.release(f"word {word}", [], slots=1, width=3).sums
         reaches_deep(noise)
         ends.append(float(noise[0, 0]))
-    assert ends[0] == -ends[1]
+    assert ends[0] * ends[1] < 0
     box_muller = np.sqrt(-2 * np.log(np.array([2.0**-24])))  # the smallest uniform of single precision
     with pytest.raises(AssertionError):
         reaches_deep(box_muller)

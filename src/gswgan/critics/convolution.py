@@ -3,10 +3,10 @@
 Whatever the place of a critic in the stack and whoever its neighbours are, its numbers must come out the same
 to the last bit: the privacy argument for drawing critics at random rests on it. That decides the form:
 
-* On the CPU, a grouped convolution. It is also the fastest, and simple. (Batched matrix products are out: in
-  thin matrices their last bit depends on the alignment of the memory, which varies with the place.)
-* On a GPU, "copy the windows, multiply by a matrix": a batched product treats all its matrices alike there,
-  adds in a fixed order, and is many times faster than a grouped convolution.
+* On the CPU, a grouped convolution. It is also the fastest there. (Batched matrix products are out: in thin
+  matrices their last bit depends on the alignment of the memory, which varies with the place.)
+* On a GPU, "copy the windows, multiply by a matrix": there a batched product treats all its matrices alike
+  and adds in a fixed order, and it is several times faster than a grouped convolution.
 
 Images are [sample, critic, channel, row, column] here; weights are [critic, out, in, row, column].
 """
@@ -20,30 +20,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def convolve(images: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int) -> Tensor:
-    """Each critic's convolution of its own images."""
-    if not images.is_cuda:
-        flat_bias = None if bias is None else bias.flatten()
-        out = F.conv2d(images.flatten(1, 2), weight.flatten(0, 1), flat_bias, stride, padding, groups=len(weight))
-        return out.unflatten(1, (len(weight), -1))
-    windows = _Unfold.apply(images.permute(1, 0, 3, 4, 2), weight.shape[3], stride, padding)
-    rows, matrix = windows.flatten(1, 3), _matrix(weight).mT
-    out = torch.bmm(rows, matrix) if bias is None else torch.baddbmm(bias[:, None, :], rows, matrix)
-    return out.view(*windows.shape[:4], -1).permute(1, 0, 4, 2, 3)
+def convolve(images: Tensor, weight: Tensor, bias: Tensor, *, stride: int, padding: int) -> Tensor:
+    """Each critic's convolution of its own images; `bias` is [critic, out]."""
+    form = _convolve_windows if images.is_cuda else _convolve_grouped
+    return form(images, weight, bias, stride, padding)
 
 
 def convolve_transposed(images: Tensor, weight: Tensor, *, stride: int, padding: int, side: int) -> Tensor:
-    """The transpose of `convolve` as a matrix: from its output's shape back to images of side `side`."""
-    kernel = weight.shape[3]
-    if not images.is_cuda:
-        missing = side - ((images.shape[3] - 1) * stride + kernel - 2 * padding)
-        out = F.conv_transpose2d(
-            images.flatten(1, 2), weight.flatten(0, 1), None, stride, padding, missing, groups=len(weight)
-        )
-        return out.unflatten(1, (len(weight), -1))
+    """The transpose of `convolve` as a matrix: from the shape of its output back to images of side `side`."""
+    form = _transposed_windows if images.is_cuda else _transposed_grouped
+    return form(images, weight, stride, padding, side)
+
+
+def _convolve_grouped(images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+    critics = len(weight)
+    flat = F.conv2d(images.flatten(1, 2), weight.flatten(0, 1), bias.flatten(), stride, padding, groups=critics)
+    return flat.unflatten(1, (critics, -1))
+
+
+def _transposed_grouped(images: Tensor, weight: Tensor, stride: int, padding: int, side: int) -> Tensor:
+    critics = len(weight)
+    missing = side - ((images.shape[3] - 1) * stride + weight.shape[3] - 2 * padding)
+    flat = F.conv_transpose2d(
+        images.flatten(1, 2), weight.flatten(0, 1), None, stride, padding, missing, groups=critics
+    )
+    return flat.unflatten(1, (critics, -1))
+
+
+def _convolve_windows(images: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+    windows = _Unfold.apply(images.permute(1, 0, 3, 4, 2), weight.shape[3], stride, padding)
+    rows = torch.baddbmm(bias[:, None, :], windows.flatten(1, 3), _matrix(weight).mT)
+    return rows.view(*windows.shape[:4], -1).permute(1, 0, 4, 2, 3)
+
+
+def _transposed_windows(images: Tensor, weight: Tensor, stride: int, padding: int, side: int) -> Tensor:
     rows = images.permute(1, 0, 3, 4, 2)
     windows = torch.bmm(rows.flatten(1, 3), _matrix(weight)).view(*rows.shape[:4], -1)
-    return _Fold.apply(windows, kernel, stride, padding, side).permute(1, 0, 4, 2, 3)
+    return _Fold.apply(windows, weight.shape[3], stride, padding, side).permute(1, 0, 4, 2, 3)
 
 
 def _matrix(weight: Tensor) -> Tensor:

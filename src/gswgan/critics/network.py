@@ -133,7 +133,7 @@ class Weights:
 
     convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, in, 5, 5], [m, out]), in the type computed in
     head: Tensor  # [m, 1 + classes, channels, side, side]: the linear head, then the label embedding
-    head_bias: Tensor  # [m, 1]
+    head_bias: Tensor  # [m, 1 + classes], 0 for the embedding
 
 
 def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype | None = None) -> Weights:
@@ -147,16 +147,20 @@ def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype |
         u_v = buffers[f"{name}.u"][:, :, None] * buffers[f"{name}.v"][:, None, :]
         norm = (weight.flatten(2) * u_v).sum(dim=(1, 2))
         normalized[name] = weight / norm.view(-1, *(1,) * (weight.ndim - 1))
+    dtype = compute_dtype or params["linear.weight"].dtype
     convolutions = [
-        (weight.to(compute_dtype), params[f"{name}.bias"].to(compute_dtype))
+        (weight.to(dtype), params[f"{name}.bias"].to(dtype))
         for name, weight in normalized.items()
         if name.startswith("conv")
     ]
-    rows = [normalized[name] for name in ("linear", "embed") if name in normalized]
+    head = torch.cat([normalized[name] for name in ("linear", "embed") if name in normalized], dim=1)
     channels = convolutions[-1][0].shape[1]
-    side = math.isqrt(rows[0].shape[2] // channels)
-    head = torch.cat(rows, dim=1).unflatten(2, (channels, side, side))
-    return Weights(convolutions=convolutions, head=head, head_bias=params["linear.bias"])
+    side = math.isqrt(head.shape[2] // channels)
+    return Weights(
+        convolutions=convolutions,
+        head=head.unflatten(2, (channels, side, side)),
+        head_bias=F.pad(params["linear.bias"], (0, head.shape[1] - 1)),
+    )
 
 
 def judge(
@@ -177,8 +181,8 @@ def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
     """D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution. See `judge`."""
     hidden = _activations(weights, images)[-1].to(weights.head.dtype)
     side = hidden.shape[3]
-    answers = convolve(hidden, weights.head, None, stride=side, padding=0).flatten(2).transpose(0, 1)
-    return (answers * _selector(weights, labels)).sum(dim=2) + weights.head_bias
+    answers = convolve(hidden, weights.head, weights.head_bias, stride=side, padding=0)
+    return (answers.flatten(2).transpose(0, 1) * _selector(weights, labels)).sum(dim=2)
 
 
 def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:

@@ -1,15 +1,30 @@
 """The privacy core: events, the mechanism, the ledger, the accountant. It knows nothing of GANs or images.
 
-Read in this order: events.py (what a release is), mechanism.py (how one happens), ledger.py (how it is recorded),
-accountant.py (what it costs), then randomness.py, calibration.py and claims.py.
+Read in this order: events.py (what a release is), mechanism.py (how one happens), ledger.py (how it is
+recorded), accountant.py (what it costs), then randomness.py, calibration.py and claims.py.
 """
 
-from gswgan.privacy.accountant import Accountant, PrivacyCost
-from gswgan.privacy.calibration import calibrate
-from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Repeated, Sampled
-from gswgan.privacy.ledger import Ledger
-from gswgan.privacy.mechanism import GaussianMechanism, Released
-from gswgan.privacy.randomness import Streams
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gswgan.privacy.accountant import Accountant, PrivacyCost
+    from gswgan.privacy.calibration import calibrate
+    from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Repeated, Sampled
+    from gswgan.privacy.ledger import Ledger
+    from gswgan.privacy.mechanism import GaussianMechanism, Released
+    from gswgan.privacy.randomness import Streams
+
+_HOME = {
+    "accountant": ("Accountant", "PrivacyCost"),
+    "calibration": ("calibrate",),
+    "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Repeated", "Sampled"),
+    "ledger": ("Ledger",),
+    "mechanism": ("GaussianMechanism", "Released"),
+    "randomness": ("Streams",),
+}
 
 __all__ = [
     "Accountant",
@@ -27,3 +42,11 @@ __all__ = [
     "Streams",
     "calibrate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: an error message or `--help` need not wait for torch."""
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"gswgan.privacy.{module}"), name)
+    raise AttributeError(f"module 'gswgan.privacy' has no attribute {name!r}")

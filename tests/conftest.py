@@ -1,0 +1,65 @@
+"""What many tests need: tiny data, tiny plans, mechanisms on a temporary ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gswgan.data import ImageData, make_image_data
+from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
+from gswgan.privacy.events import BaseEvent, Gaussian
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.planner import make_plan
+
+torch.set_num_threads(2)
+
+
+def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) -> ImageData:
+    """Three kinds of stripes with noise: learnable, and quick."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    images = rng.integers(0, 60, (n, side, side))
+    for index, label in enumerate(labels):
+        images[index, label :: classes + 1] += 180
+    return make_image_data(images.astype(np.uint8), labels, classes=classes, name="stripes")
+
+
+@pytest.fixture
+def stripes() -> ImageData:
+    return tiny_images()
+
+
+@pytest.fixture
+def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
+    """A mechanism with its own ledger; the key is fixed, so tests repeat."""
+
+    def make(
+        contribution: Contribution, *, noise_std: float = 1.0, event: BaseEvent | None = None, key: int = 0
+    ) -> GaussianMechanism:
+        folder = tmp_path / f"mechanism-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        ledger = Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal")
+        event = event or Gaussian(noise_std=noise_std, sensitivity=contribution.sensitivity("replace-one"))
+        return GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=Streams.public(key))
+
+    return make
+
+
+def tiny_plan(data: ImageData, *, preset: str = "default", **options: object) -> Plan:
+    """A plan of the real planner, made small: narrow networks, few steps."""
+    options.setdefault("steps", 8)
+    if preset != "default":
+        options.setdefault("shards", 12)
+    plan = make_plan(Facts.of(data), preset=preset, **options)  # type: ignore[arg-type]
+    generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
+    critic = plan.critic
+    if preset == "default":
+        critic = dataclasses.replace(critic, features=64)
+    else:
+        critic = dataclasses.replace(critic, width=4, updates=2, learning_batch=4, warm_start=0)
+    return dataclasses.replace(plan, generator=generator, critic=critic)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import tiny_images
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Shards
+from gswgan.critics.network import CriticShape
+from gswgan.data import ImageData
+from gswgan.privacy import Contribution, GaussianMechanism, Sampled, Streams
+from gswgan.privacy.events import Gaussian
+
+CPU = torch.device("cpu")
+SETTINGS = EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3)
+SHAPE = CriticShape(image_size=8, channels=1, classes=3, width=4)
+COUNT, BATCH, CLIP = 12, 5, 1.0
+
+
+class Fakes:
+    """A generator that is public and fixed: its fakes depend on the index alone."""
+
+    def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+        rng = Streams.public(5).generator("fakes", *index)
+        images = torch.from_numpy(rng.random((count, 1, 8, 8), dtype=np.float32))
+        return images, torch.from_numpy(rng.integers(0, 3, count))
+
+
+def make(
+    data: ImageData, mechanism_for, *, rate: float = 0.4, count: int = COUNT, secret: int = 3, **changes
+) -> Ensemble:
+    contribution = Contribution(clip_norm=CLIP, rows=BATCH)
+    gaussian = Gaussian(noise_std=changes.pop("noise_std", 1.0), sensitivity=contribution.sensitivity("replace-one"))
+    mechanism = mechanism_for(contribution, event=Sampled(rate=rate, event=gaussian))
+    ensemble = Ensemble(
+        dataclasses.replace(SETTINGS, **changes), SHAPE, mechanism, count=count, sampling="poisson", rate=rate,
+        public=Streams.public(0), secret=Streams.public(secret), device=CPU,
+    )  # fmt: skip
+    ensemble.prepare(data)
+    return ensemble
+
+
+def play(ensemble: Ensemble, steps: int = 6) -> None:
+    for step in range(steps):
+        ensemble.learn(step, Fakes())  # type: ignore[arg-type]
+
+
+def critic_state(ensemble: Ensemble, k: int) -> dict[str, torch.Tensor]:
+    return {name: value[k].clone() for name, value in ensemble.state().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def changed_in_one_record(data: ImageData, index: int) -> ImageData:
+    images, labels = data.images.copy(), data.labels.copy()
+    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % 3
+    return dataclasses.replace(data, images=images, labels=labels)
+
+
+def test_changing_one_record_changes_exactly_one_critic(mechanism_for, stripes: ImageData) -> None:
+    """With the released gradients of a first run replayed (here: fakes that depend on nothing private)."""
+    record = 17
+    first = make(stripes, mechanism_for)
+    second = make(changed_in_one_record(stripes, record), mechanism_for)
+    (owner,) = [k for k in range(COUNT) if record in first.shards.table[k].tolist()]
+    play(first)
+    play(second)
+    different = [k for k in range(COUNT) if not same(critic_state(first, k), critic_state(second, k))]
+    assert different == [owner]
+    rows_first = torch.cat([rows for rows, _ in blocks(first)])
+    rows_second = torch.cat([rows for rows, _ in blocks(second)])
+    members = first._participants.tolist()
+    for place, k in enumerate(members):
+        assert torch.equal(rows_first[place], rows_second[place]) == (k != owner)
+
+
+def blocks(ensemble: Ensemble):
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    return list(ensemble._blocks(fake, labels))
+
+
+def test_the_check_finds_a_critic_that_sees_another_shard(mechanism_for, stripes: ImageData) -> None:
+    """The same comparison with a leaking shard: more than one critic changes."""
+    leaky = [make(stripes, mechanism_for), make(changed_in_one_record(stripes, 17), mechanism_for)]
+    for ensemble in leaky:
+        table = ensemble.shards.table.clone()
+        table[:, 0] = 17  # every critic may draw the changed record
+        ensemble.shards = Shards(table=table, sizes=ensemble.shards.sizes)
+        play(ensemble, steps=10)
+    different = [k for k in range(COUNT) if not same(critic_state(leaky[0], k), critic_state(leaky[1], k))]
+    assert len(different) > 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_critic_is_bit_identical_whoever_takes_part(mechanism_for, stripes: ImageData, threads: int) -> None:
+    """Critic 4 with all others, and with a few: the same weights and the same gradient, bit for bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        results = []
+        for others in ([0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11], [11], [], [8, 9]):
+            ensemble = make(stripes, mechanism_for)
+            ensemble.draw_participants = lambda step, chosen=others: np.array(sorted([4, *chosen]))  # type: ignore[method-assign]
+            play(ensemble, steps=3)
+            place = ensemble._participants.tolist().index(4)
+            row = torch.cat([rows for rows, _ in blocks(ensemble)])[place]
+            results.append((critic_state(ensemble, 4), row))
+        for state, row in results[1:]:
+            assert same(results[0][0], state)
+            assert torch.equal(results[0][1], row)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_critic_never_sees_another_shard(mechanism_for, stripes: ImageData) -> None:
+    ensemble = make(stripes, mechanism_for)
+    own = [set(row.tolist()) for row in ensemble.shards.table]
+    assert sum(map(len, own)) == len(set().union(*own)) == 96  # disjoint and exhaustive
+    uniform = np.random.default_rng(0).random((COUNT, 500))
+    uniform[:, 0], uniform[:, 1] = 0.0, np.nextafter(1.0, 0.0)
+    rows = ensemble._records(np.arange(COUNT), uniform)
+    for k in range(COUNT):
+        assert set(rows[k].tolist()) == own[k]
+
+
+def test_shards_of_persons_keep_each_person_together(mechanism_for) -> None:
+    persons = np.repeat(np.arange(24), [2, 6] * 12)
+    data = dataclasses.replace(tiny_images(96), persons=persons)
+    shards = Shards.of(data, 5, 0, CPU)
+    seen: dict[int, int] = {}
+    for k in range(5):
+        for record in shards.table[k][: shards.sizes[k]].tolist():
+            assert seen.setdefault(int(persons[record]), k) == k
+    assert len(seen) == 20  # 24 // 5 persons a shard, the remainder unused
+
+
+def test_participation_is_poisson_and_independent_of_history(mechanism_for, stripes: ImageData) -> None:
+    one, other = make(stripes, mechanism_for), make(changed_in_one_record(stripes, 3), mechanism_for)
+    play(one, steps=4)
+    draws = np.zeros((4000, COUNT), dtype=bool)
+    for step in range(4000):
+        draws[step, one.draw_participants(step)] = True
+        if step < 50:  # the same whatever was learnt before, and whatever the data
+            assert np.array_equal(one.draw_participants(step), other.draw_participants(step))
+    error = np.sqrt(0.4 * 0.6 / 4000)
+    assert (abs(draws.mean(0) - 0.4) < 5 * error).all()
+    counts = draws.sum(1)
+    assert counts.var() == pytest.approx(COUNT * 0.4 * 0.6, rel=0.15)  # a fixed number would have variance 0
+    correlation = np.corrcoef(draws.T) - np.eye(COUNT)
+    assert abs(correlation).max() < 0.08  # drawing exactly one would give -1/(K-1) = -0.09 for every pair
+    lag = np.corrcoef(draws[1:].ravel(), draws[:-1].ravel())[0, 1]
+    assert abs(lag) < 0.03
+    assert (counts == 0).any() or 0.6**COUNT * 4000 < 5  # nobody is drawn again until someone takes part
+
+
+def test_an_empty_step_still_releases_noise(mechanism_for, stripes: ImageData) -> None:
+    ensemble = make(stripes, mechanism_for)
+    ensemble.draw_participants = lambda step: np.empty(0, np.int64)  # type: ignore[method-assign]
+    ensemble.learn(0, Fakes())  # type: ignore[arg-type]
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    released = ensemble.upstream_gradient(fake, labels)
+    assert released.std() == pytest.approx(1 / (0.4 * COUNT), rel=0.15)
+    assert [entry.name for entry in mechanism_of(ensemble).ledger.entries] == ["step 0"]
+
+
+def mechanism_of(ensemble: Ensemble) -> GaussianMechanism:
+    return ensemble._mechanism
+
+
+def test_block_norm_is_bounded(mechanism_for, stripes: ImageData) -> None:
+    """Critics with enormous gradients: each block still has norm at most C sqrt(B), and the sum is divided by qK."""
+    ensemble = make(stripes, mechanism_for, noise_std=1e-9)
+    play(ensemble, steps=2)
+    for name in ensemble.params:
+        if name.startswith("linear"):
+            ensemble.params[name].mul_(1e6)
+    original = blocks(ensemble)
+    big = [(rows * 1e6, None) for rows, _ in original]
+    ensemble._blocks = lambda images, labels: iter(big)  # type: ignore[method-assign]
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    mean = ensemble.upstream_gradient(fake, labels)
+    members = len(ensemble._participants)
+    assert mean.flatten(1).norm(dim=1).max() <= members * CLIP / (0.4 * COUNT) + 1e-6
+    directions = torch.cat([rows for rows, _ in original])
+    unit = directions / directions.norm(dim=2, keepdim=True)
+    assert torch.allclose(mean.flatten(1), unit.sum(0) / (0.4 * COUNT), atol=1e-5)
+
+
+def test_fakes_of_a_step_are_fresh_or_one(mechanism_for, stripes: ImageData) -> None:
+    asked: list[tuple] = []
+
+    class Counting(Fakes):
+        def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+            asked.append(index)
+            return super().fakes(count, *index)
+
+    make(stripes, mechanism_for).learn(1, Counting())  # type: ignore[arg-type]
+    assert asked == [("critics", 1, 0), ("critics", 1, 1)]
+    asked.clear()
+    make(stripes, mechanism_for, fakes_per_step="one").learn(1, Counting())  # type: ignore[arg-type]
+    assert asked == [("critics", 1, 0)]
+
+
+def test_state_round_trip(mechanism_for, stripes: ImageData) -> None:
+    one, other = make(stripes, mechanism_for), make(stripes, mechanism_for)
+    play(one, 4)
+    other.load_state({name: value.clone() for name, value in one.state().items()})
+    for ensemble in (one, other):
+        ensemble.learn(4, Fakes())  # type: ignore[arg-type]
+    assert same(one.state(), other.state())
+
+
+def test_bfloat16_is_close_to_float32(mechanism_for, stripes: ImageData) -> None:
+    full, half = make(stripes, mechanism_for), make(stripes, mechanism_for, precision="bfloat16")
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    for ensemble in (full, half):
+        ensemble.learn(0, Fakes())  # type: ignore[arg-type]
+        assert ensemble.params["conv1.weight"].dtype == torch.float32
+    exact = torch.cat([rows for rows, _ in full._blocks(fake, labels)])
+    rough = torch.cat([rows for rows, _ in half._blocks(fake, labels)])
+    assert rough.dtype == torch.float32
+    assert (exact - rough).norm() / exact.norm() < 0.1
