@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from plain_critic import PlainCritic, plain_loss
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.loss import critic_gradients
 from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics, power_iteration
+from plain_critic import PlainCritic, plain_loss
 
 PENALTY = {"penalty_weight": 10.0, "drift_penalty": 1e-3}
 LEARNING_RATE, BETAS = 1e-4, (0.5, 0.9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,16 +51,20 @@ def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     return make
 
 
+_make_plan = functools.cache(make_plan)  # calibration takes seconds
+
+
 def tiny_plan(data: ImageData, *, preset: str = "default", **options: object) -> Plan:
     """A plan of the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
     if preset != "default":
         options.setdefault("shards", 12)
-    plan = make_plan(Facts.of(data), preset=preset, **options)  # type: ignore[arg-type]
+    plan = _make_plan(Facts.of(data), preset=preset, **options)
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
-    critic = plan.critic
+    critic, training = plan.critic, plan.training
     if preset == "default":
         critic = dataclasses.replace(critic, features=64)
+        training = dataclasses.replace(training, batch_size=12)
     else:
         critic = dataclasses.replace(critic, width=4, updates=2, learning_batch=4, warm_start=0)
-    return dataclasses.replace(plan, generator=generator, critic=critic)
+    return dataclasses.replace(plan, generator=generator, critic=critic, training=training)

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent
 
 SECRET = bytes(range(32))
+
+settings.register_profile("fixed", derandomize=True, database=None)
+settings.load_profile("fixed")
 
 MakeMechanism = Callable[..., GaussianMechanism]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from privacy_oracle import epsilon_bracket, gaussian_delta, gaussian_epsilon, replaced, zeroed
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
 from gswgan.privacy import Accountant, Composed, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.accountant import PLD, VISIBLE_DRAW, drawn_one_lower_bound, gaussian_log_delta, visible_draw_epsilon
 from gswgan.privacy.errors import PrivacyError
+from privacy.oracle import epsilon_bracket, gaussian_delta, gaussian_epsilon, replaced, zeroed
 
 REPLACED = Accountant("replace-one")
 ZEROED = Accountant("zeroed")

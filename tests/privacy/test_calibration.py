@@ -5,11 +5,11 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privacy_oracle import gaussian_epsilon
 
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Repeated, Sampled, calibrate
 from gswgan.privacy.calibration import round_up
 from gswgan.privacy.errors import PrivacyError
+from privacy.oracle import gaussian_epsilon
 
 ACCOUNTANT = Accountant()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import MakeMechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from gswgan.privacy import Contribution, DrawnOne, Gaussian, GaussianMechanism, 
 from gswgan.privacy.errors import LedgerError
 from gswgan.privacy.events import tally, to_json
 from gswgan.privacy.ledger import read_ledger
+from privacy.conftest import MakeMechanism
 
 EVENT = Gaussian(noise_std=1.0, sensitivity=2.0)
 ROW = Contribution(clip_norm=1.0)

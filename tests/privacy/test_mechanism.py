@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SECRET, MakeMechanism
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -18,6 +17,7 @@ from gswgan.privacy import Contribution, DrawnOne, Gaussian, GaussianMechanism, 
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
+from privacy.conftest import SECRET, MakeMechanism
 
 RECORD = Contribution(clip_norm=1.0, counts=True)
 EVENT = Gaussian(noise_std=1.0, sensitivity=2.0)

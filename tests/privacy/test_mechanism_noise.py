@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import MakeMechanism
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
 from gswgan.privacy import Contribution, Gaussian, Streams
+from privacy.conftest import MakeMechanism
 
 Array = NDArray[np.float64]
 

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import MakeMechanism
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.mechanism import GRID_BITS, Block
+from privacy.conftest import MakeMechanism
 
 UNIT = 2**GRID_BITS
 SLOTS, WIDTH = 4, 5

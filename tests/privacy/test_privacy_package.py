@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gswgan.privacy
+from gswgan.privacy.errors import PrivacyError
 
 FOLDER = Path(gswgan.privacy.__file__).parent
 
@@ -42,7 +43,10 @@ def test_the_import_check_finds_an_outward_import() -> None:
 
 
 def test_dp_accounting_is_imported_only_when_a_question_is_asked() -> None:
-    code = "import sys, gswgan.privacy; print(sorted(m for m in ('dp_accounting', 'mpmath') if m in sys.modules))"
+    code = (
+        "import sys; from gswgan.privacy import *; from gswgan.privacy import claims; "
+        "print(sorted(m for m in ('dp_accounting', 'mpmath') if m in sys.modules))"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert loaded.stdout.strip() == "[]"
 
@@ -52,5 +56,5 @@ def test_everything_that_is_exported_exists() -> None:
 
 
 def test_an_error_names_value_expectation_and_remedy() -> None:
-    error = gswgan.privacy.errors.PrivacyError("rate", 2.0, "at most 1", "Lower it.")
+    error = PrivacyError("rate", 2.0, "at most 1", "Lower it.")
     assert str(error) == "rate = 2.0: expected at most 1. Lower it."

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from gswgan.critics.kernel import KernelSettings
+from gswgan.training.defaults import score_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import load_preset, privacy_settings
 
@@ -69,10 +70,8 @@ def _privacy_for(plan: Plan, facts: Facts) -> PrivacySettings:
 
 def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
     if isinstance(plan.critic, KernelSettings):
-        per_class = (
-            (facts.persons or facts.records) / facts.classes * (1.0 if facts.persons is None else privacy.clip_norm)
-        )
-        return f"noise {privacy.noise_std / per_class:.2g} on a class's score, whose range is 1"
+        noise = score_noise(facts, privacy.noise_std)
+        return f"noise {noise:.2g} on a class's score, whose range is 1"
     expected = 1.0 if privacy.sampling == "one" else privacy.rate * (privacy.shards or 1)
     norm = privacy.noise_std / expected * math.sqrt(facts.pixels) / privacy.clip_norm
     return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient, whose norm is at most 1"

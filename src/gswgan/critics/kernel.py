@@ -43,13 +43,15 @@ class KernelSettings:
 class RandomFeatures:
     """phi(x) = sqrt(2/D) (cos w_j.x, sin w_j.x), j = 1..D/2, w_j ~ N(0, I / length_scale^2): public, |phi(x)| = 1.
 
-    Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean.
+    Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. The
+    frequencies come in orthogonal blocks (Yu et al. 2016): each is normal by itself, together they cover the
+    space more evenly.
     """
 
     def __init__(self, settings: KernelSettings, pixels: int, device: torch.device) -> None:
         half = settings.features // 2
         scale = np.resize(np.asarray(settings.length_scales), half)
-        draws = Streams.public(settings.seed).gaussian((pixels, half), "features") / scale
+        draws = _orthogonal_normal(pixels, half, Streams.public(settings.seed)) / scale
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width = 2 * half
 
@@ -57,6 +59,19 @@ class RandomFeatures:
         """Features [n, D] of images [n, c, h, w] in [0, 1]; of a part of the frequencies, its share of them."""
         angles = images.flatten(1) @ self.frequencies[:, part]
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
+
+
+def _orthogonal_normal(rows: int, columns: int, streams: Streams) -> np.ndarray:
+    """[rows, columns] whose columns are standard normal vectors, orthogonal to each other within blocks of `rows`."""
+    blocks = []
+    for start in range(0, columns, rows):
+        count = min(rows, columns - start)
+        normal = streams.gaussian((rows, count), "features", start)
+        directions, _ = np.linalg.qr(normal)
+        lengths = np.linalg.norm(streams.gaussian((rows, count), "feature lengths", start), axis=0)
+        signs = np.sign(np.einsum("ij,ij->j", directions, normal))  # QR's own choice of sign is not uniform
+        blocks.append(directions * (signs * lengths))
+    return np.concatenate(blocks, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gswgan.critics.convolution import row_norm, row_sum
 from gswgan.critics.network import Buffers, Parameters, image_gradient, normalize, score
 
 
@@ -35,11 +36,9 @@ def critic_loss(
 
     share = mix[:, :, None, None, None]
     gradient = image_gradient(weights, share * real + (1 - share) * fake, real_labels)
-    # vector_norm has derivative 0 at 0, where a plain square root would give NaN
-    norms = torch.linalg.vector_norm(gradient.to(scores.dtype).flatten(2), dim=2)
-    penalty = (norms - 1).square().mean(dim=1)
-    drift = on_real.square().mean(dim=1)
-    return on_fake.mean(dim=1) - on_real.mean(dim=1) + penalty_weight * penalty + drift_penalty * drift
+    penalty = (row_norm(gradient.to(scores.dtype).flatten(2)) - 1).square()
+    each = on_fake - on_real + penalty_weight * penalty + drift_penalty * on_real.square()
+    return row_sum(each) / batch
 
 
 def critic_gradients(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gswgan.critics.convolution import convolve, convolve_transposed
+from gswgan.critics.convolution import convolve, convolve_transposed, row_norm, row_sum, spread
 from gswgan.errors import PlanError
 
 Parameters = dict[str, Tensor]  # "conv1.weight": [K, out, in, 5, 5], "conv1.bias": [K, out], ...; trainable
@@ -41,8 +41,8 @@ class CriticShape:
             raise PlanError("channels", self.channels, "1 (grey) or 3 (colour)")
         if self.classes < 1:
             raise PlanError("classes", self.classes, "at least 1", "Use 1 for images without labels.")
-        if self.width < 1:
-            raise PlanError("width", self.width, "at least 1")
+        if self.width < 2:
+            raise PlanError("width", self.width, "at least 2")
 
     @property
     def sides(self) -> list[int]:
@@ -116,14 +116,15 @@ def init_critics(
 def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
     """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u.
 
-    Sums of products and not matrix products, for the reason given in `convolution.py`.
+    Written as sums of products, not as matrix products, for the reason given in `convolution.py`.
     """
     new: Buffers = {}
     for name in _layers(params):
         matrix = params[f"{name}.weight"].flatten(2)
-        u = F.normalize((matrix * buffers[f"{name}.v"][:, None, :]).sum(dim=2), dim=1)
-        v = F.normalize((matrix * u[:, :, None]).sum(dim=1), dim=1)
-        new |= {f"{name}.u": u, f"{name}.v": v}
+        u = row_sum(matrix * buffers[f"{name}.v"][:, None, :])
+        u = u / row_norm(u)[:, None]
+        v = (matrix * u[:, :, None]).sum(dim=1)
+        new |= {f"{name}.u": u, f"{name}.v": v / row_norm(v)[:, None]}
     return new
 
 
@@ -133,20 +134,18 @@ class Weights:
 
     convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, in, 5, 5], [m, out]), in the type computed in
     head: Tensor  # [m, 1 + classes, channels, side, side]: the linear head, then the label embedding
-    head_bias: Tensor  # [m, 1 + classes], 0 for the embedding
+    head_bias: Tensor  # [m, 1]
 
 
 def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype | None = None) -> Weights:
-    """W / (u' W v) for every matrix; u and v are constants, the gradient flows through W in both places.
+    """Every weight divided by its spectral norm.
 
     `compute_dtype` is the type of the convolutions; spectral norms, head and gradients keep that of `params`.
     """
-    normalized = {}
-    for name in _layers(params):
-        weight = params[f"{name}.weight"]
-        u_v = buffers[f"{name}.u"][:, :, None] * buffers[f"{name}.v"][:, None, :]
-        norm = (weight.flatten(2) * u_v).sum(dim=(1, 2))
-        normalized[name] = weight / norm.view(-1, *(1,) * (weight.ndim - 1))
+    normalized = {
+        name: _OverNorm.apply(params[f"{name}.weight"], buffers[f"{name}.u"], buffers[f"{name}.v"])
+        for name in _layers(params)
+    }
     dtype = compute_dtype or params["linear.weight"].dtype
     convolutions = [
         (weight.to(dtype), params[f"{name}.bias"].to(dtype))
@@ -159,8 +158,27 @@ def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype |
     return Weights(
         convolutions=convolutions,
         head=head.unflatten(2, (channels, side, side)),
-        head_bias=F.pad(params["linear.bias"], (0, head.shape[1] - 1)),
+        head_bias=params["linear.bias"],
     )
+
+
+class _OverNorm(torch.autograd.Function):
+    """W / (u' W v); u and v are constants, the gradient flows through W in both places."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        matrix = weight.flatten(2)
+        norm = row_sum((matrix * u[:, :, None] * v[:, None, :]).flatten(1))[:, None, None]
+        normalized = matrix / norm
+        ctx.save_for_backward(normalized, norm, u, v)
+        return normalized.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        normalized, norm, u, v = ctx.saved_tensors
+        gradient = gradients[0].flatten(2)
+        along = row_sum((gradient * normalized).flatten(1))[:, None]
+        return ((gradient - (along * u)[:, :, None] * v[:, None, :]) / norm).view_as(gradients[0]), None, None
 
 
 def judge(
@@ -181,8 +199,8 @@ def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
     """D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution. See `judge`."""
     hidden = _activations(weights, images)[-1].to(weights.head.dtype)
     side = hidden.shape[3]
-    answers = convolve(hidden, weights.head, weights.head_bias, stride=side, padding=0)
-    return (answers.flatten(2).transpose(0, 1) * _selector(weights, labels)).sum(dim=2)
+    answers = convolve(hidden, weights.head, None, stride=side, padding=0).flatten(2).transpose(0, 1)
+    return (answers * _selector(weights, labels)).sum(dim=2) + spread(weights.head_bias, labels.shape[1])
 
 
 def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:

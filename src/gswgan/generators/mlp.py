@@ -18,7 +18,7 @@ class MLPGenerator(nn.Module):
         self.classes, self.shape = classes, (channels, image_size, image_size)
         inputs = latent + (classes if classes > 1 else 0)
         layers: list[nn.Module] = []
-        for size in (inputs, width, width):
+        for size in (inputs, width):
             layers += [normed(nn.Linear(size, width), spectral_norm), nn.BatchNorm1d(width), nn.ReLU()]
         self.body = nn.Sequential(*layers)
         self.head = normed(nn.Linear(width, channels * image_size**2), spectral_norm)

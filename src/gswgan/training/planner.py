@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings, contribution_of
 from gswgan.errors import PlanError
@@ -23,7 +21,7 @@ from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.settings import from_plain, to_plain
 
 PRESETS = ("default", "ensemble", "paper", "paper-federated")
-CURVE_POINTS = 10
+CURVE_POINTS = 8
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -52,8 +50,9 @@ def make_plan(
     is_kernel = table["critic"] == "kernel"
     if is_kernel and shards is not None:
         raise PlanError("shards", shards, "no shards with the kernel critic", "Use --preset ensemble.")
-    defaults = _with_preset((kernel_defaults if is_kernel else ensemble_defaults)(facts, device), table)
     privacy = privacy_settings(table, facts, epsilon=epsilon, delta=delta, shards=shards, steps=steps)
+    defaults = kernel_defaults(facts, privacy.noise_std, device) if is_kernel else ensemble_defaults(facts, device)
+    defaults = _with_preset(defaults, table)
     if is_kernel:
         training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
     else:
@@ -152,11 +151,11 @@ def guarantee(privacy: PrivacySettings) -> PrivacyCost:
 
 
 def epsilon_curve(privacy: PrivacySettings) -> tuple[tuple[int, float], ...]:
-    """Epsilon spent after a growing number of releases: ten points to the end."""
+    """Epsilon spent after a growing number of releases, to the end."""
     if privacy.releases == 1:
         return ()
     accountant = Accountant(privacy.neighbours)
-    points = sorted({math.ceil(x) for x in np.linspace(0, privacy.releases, CURVE_POINTS + 1)[1:]})
+    points = sorted({math.ceil(privacy.releases * i / CURVE_POINTS) for i in range(1, CURVE_POINTS + 1)})
     return tuple((n, accountant.epsilon(privacy.total(n), privacy.delta)) for n in points)
 
 

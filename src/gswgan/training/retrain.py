@@ -20,7 +20,7 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
     plan = origin.plan()
     if not isinstance(plan.critic, KernelSettings) or not origin.embedding.exists() or not origin.privacy.exists():
         raise RunError("from", str(source), "a finished run of the kernel critic (preset default)")
-    defaults = kernel_defaults(plan.facts, device)
+    defaults = kernel_defaults(plan.facts, plan.privacy.noise_std, device)
     training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
     again: Plan = dataclasses.replace(
         plan,

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import tiny_images, tiny_plan
+from gswgan.critics.kernel import KernelSettings
+from gswgan.errors import PlanError, PrivacyError
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.planner import make_plan
+
+MNIST = Facts(
+    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
+    image_size=28, channels=1,
+)  # fmt: skip
+
+
+def without_device(plan: Plan) -> dict:
+    """What may not depend on the device: everything that is released or accounted for."""
+    content = plan.to_json()
+    for key in ("generator", "optimizer", "training"):
+        del content[key]
+    if isinstance(plan.critic, KernelSettings):
+        return content
+    del content["critic"]["precision"]  # arithmetic before the clip: covered by the bound whatever it is
+    return content
+
+
+def test_plan_depends_on_public_facts_only() -> None:
+    """Two data sets with other pixels and other labels have one plan; so no value in it comes from the data."""
+    one, other = tiny_images(seed=0), tiny_images(seed=1)
+    rng = np.random.default_rng(0)
+    other = dataclasses.replace(
+        other, images=rng.integers(0, 2, other.images.shape).astype(np.uint8), labels=np.zeros(96, np.int64)
+    )
+    for preset in ("default", "ensemble"):
+        plans = [tiny_plan(data, preset=preset) for data in (one, other)]
+        assert plans[0] == plans[1]
+        assert plans[0].facts.classes == 3  # not the one class that occurs
+    assert {field.name for field in dataclasses.fields(Facts)} == {
+        "data", "records", "persons", "classes", "class_names", "labelled", "image_size", "channels",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", ["default", "ensemble"])
+def test_device_changes_nothing_private(preset: str) -> None:
+    here, there = (make_plan(MNIST, preset=preset, device=device) for device in ("cpu", "cuda"))
+    assert without_device(here) == without_device(there)
+    assert here.generator != there.generator
+
+
+def test_default_plan_is_one_release_of_sensitivity_two() -> None:
+    plan = make_plan(MNIST, epsilon=10, delta=1e-5)
+    assert plan.privacy.releases == 1
+    assert plan.privacy.contribution.sensitivity("replace-one") == 2.0
+    assert plan.privacy.noise_std == pytest.approx(1.0, rel=5e-3)
+    assert plan.guarantee.epsilon <= 10
+    assert plan.guarantee.epsilon == pytest.approx(10, rel=1e-3)
+    assert (plan.guarantee.neighbours, plan.guarantee.unit, plan.guarantee.observer) == (
+        "replace-one",
+        "record",
+        "public",
+    )
+
+
+def test_ensemble_plan_never_overshoots_and_has_a_curve() -> None:
+    plan = make_plan(MNIST, preset="ensemble", epsilon=3)
+    assert plan.guarantee.epsilon <= 3
+    assert plan.privacy.shards == 1000
+    assert plan.privacy.rows == plan.training.batch_size
+    steps, spent = zip(*plan.curve)
+    assert list(steps) == sorted(steps)
+    assert list(spent) == sorted(spent)
+    assert steps[-1] == plan.privacy.releases
+    assert spent[-1] == pytest.approx(plan.guarantee.epsilon)
+    assert plan.epsilon_after(1) == spent[0]
+
+
+def test_paper_plan_states_claim_and_guarantee() -> None:
+    plan = make_plan(MNIST, preset="paper")
+    assert plan.claimed is not None
+    assert plan.claimed.epsilon == pytest.approx(9.993, abs=0.01)
+    assert plan.guarantee.epsilon == pytest.approx(610.3, rel=5e-3)
+    assert plan.lower_bound == pytest.approx(329.4, rel=5e-3)
+    assert plan.privacy.noise_std == 2.14
+    assert (plan.critic.updates, plan.critic.warm_start, plan.training.steps) == (5, 2000, 20000)
+    assert plan.student is None
+
+
+def test_paper_refuses_an_epsilon_and_points_at_calibrate() -> None:
+    with pytest.raises(PlanError, match="privacy calibrate --sampling one"):
+        make_plan(MNIST, preset="paper", epsilon=10)
+
+
+def test_person_unit_is_stated_and_bounded() -> None:
+    facts = dataclasses.replace(MNIST, persons=539)
+    plan = make_plan(facts, delta=1e-3)
+    assert plan.guarantee.unit == "person"
+    assert plan.privacy.clip_norm == pytest.approx(10**-0.5)
+    assert plan.privacy.contribution.sensitivity("replace-one") == pytest.approx(2 * 10**-0.5)
+    assert not plan.privacy.counts  # they are inside the person's clipped table
+    assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.shards <= 539
+
+
+def test_unlabelled_plan_has_no_counts() -> None:
+    plan = make_plan(dataclasses.replace(MNIST, labelled=False, classes=1, class_names=("all",)))
+    assert not plan.privacy.counts
+    assert plan.privacy.contribution.sensitivity("replace-one") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"epsilon": 0.0}, PrivacyError), ({"epsilon": float("nan")}, PrivacyError), ({"epsilon": -1.0}, PrivacyError),
+        ({"delta": 0.0}, PrivacyError), ({"delta": 1.0}, PrivacyError), ({"preset": "nope"}, PlanError),
+        ({"shards": 5}, PlanError), ({"preset": "ensemble", "shards": 60_001}, PlanError),
+        ({"preset": "ensemble", "shards": 0}, PlanError), ({"preset": "paper-federated"}, PlanError),
+    ],
+)  # fmt: skip
+def test_bad_requests_are_refused(options: dict, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make_plan(MNIST, **options)
+
+
+def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
+    for preset in ("default", "ensemble", "paper"):
+        plan = tiny_plan(tiny_images(), preset=preset)
+        path = tmp_path / f"{preset}.json"
+        plan.save(path)
+        assert Plan.load(path) == plan
+        assert Plan.load(path).digest() == plan.digest()
+        assert json.loads(path.read_text())["format_version"] == 1
+    other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
+    assert other.digest() != plan.digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda p: p.update(format_version=2), "format_version"),
+        (lambda p: p.pop("privacy"), "privacy"),
+        (lambda p: p.update(extra=1), "extra"),
+        (lambda p: p["privacy"].update(noise_std="much"), "noise_std"),
+        (lambda p: p["privacy"].update(sampling="sometimes"), "sampling"),
+        (lambda p: p["training"].update(steps=True), "steps"),
+        (lambda p: p["critic"].update(length_scales=3), "length_scales"),
+    ],
+)
+def test_a_broken_plan_file_names_what_is_wrong(tmp_path: Path, change, named: str) -> None:
+    content = tiny_plan(tiny_images()).to_json()
+    change(content)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(PlanError, match=named):
+        Plan.load(path)
+
+
+def test_steps_of_the_ensemble_cannot_differ_from_what_is_accounted_for() -> None:
+    plan = tiny_plan(tiny_images(), preset="ensemble")
+    with pytest.raises(PlanError, match="accounted"):
+        dataclasses.replace(plan, training=dataclasses.replace(plan.training, steps=9))
+    with pytest.raises(PlanError, match="accounted"):
+        dataclasses.replace(plan, training=dataclasses.replace(plan.training, batch_size=1000))
+    with pytest.raises(PlanError, match="each answer is a release"):
+        dataclasses.replace(plan, student=None, training=dataclasses.replace(plan.training, generator_updates=2))
+
+
+def test_a_saved_plan_runs_without_dp_accounting(tmp_path: Path) -> None:
+    data = tiny_images()
+    tiny_plan(data).save(tmp_path / "plan.json")
+    np.savez(tmp_path / "data.npz", images=data.images[:, 0], labels=data.labels)
+    script = f"""
+import sys
+sys.modules["dp_accounting"] = None
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "dp_accounting" else find(name, *rest)
+from gswgan.cli.main import app
+app(["train", "--plan", r"{tmp_path}/plan.json", "--data", r"{tmp_path}/data.npz", "--classes", "3",
+     "--out", r"{tmp_path}/run", "--device", "cpu"], standalone_mode=False)
+"""
+    plan = Plan.load(tmp_path / "plan.json")
+    facts = dataclasses.replace(plan.facts, data="data", class_names=("0", "1", "2"))
+    dataclasses.replace(plan, facts=facts).save(tmp_path / "plan.json")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    statement = json.loads((tmp_path / "run/release/privacy.json").read_text())
+    assert statement["epsilon"] == plan.guarantee.epsilon
