@@ -116,7 +116,8 @@ class Accountant:
         for single, times in sampled.items():
             one = dp.PoissonSampledDpEvent(single.rate, dp.GaussianDpEvent(single.event.noise_multiplier))
             parts.append(dp.SelfComposedDpEvent(one, times))
-        interval = (1e-4 if sampled else 1e-3) * max(1.0, spread / 20)  # finer no longer moves the fifth digit
+        largest = max([math.sqrt(plain), *(single.event.mu for single in sampled)])
+        interval = 2e-4 * largest * max(1.0, spread / 20)  # a finer grid no longer moves the fourth digit
         accountant = dp.pld.PLDAccountant(relation, value_discretization_interval=interval)
         for part in parts:
             accountant.compose(part)
