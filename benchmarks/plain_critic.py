@@ -36,6 +36,7 @@ class PlainCritic(nn.Module):
             scores = scores + (self.embed(labels) * hidden).sum(dim=1)
         return scores
 
+    @torch.no_grad()
     def power_iteration(self) -> None:
         """torch's spectral norm takes one step each time a weight is read in training mode."""
         self.train()

@@ -17,7 +17,7 @@ from gswgan.privacy.events import BaseEvent, Gaussian
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 
 
 def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) -> ImageData:

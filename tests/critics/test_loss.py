@@ -151,6 +151,24 @@ def test_adam_after_very_many_steps() -> None:
     torch.testing.assert_close(params["a"][:, 0], expected, rtol=1e-12, atol=0)
 
 
+def test_adam_gives_the_same_bits_in_any_place() -> None:
+    """A long row of critics of many ages: most are worked on in whole vector registers, the last ones are not."""
+    stream = torch.Generator().manual_seed(0)
+    ages = torch.arange(157) * 3
+    values, gradients, squares = (torch.randn(157, 5, generator=stream, dtype=torch.float64) for _ in range(3))
+
+    def run(index: Tensor) -> Tensor:
+        params = {"a": values[index]}
+        state = AdamState(exp_avg={"a": values[index]}, exp_avg_sq={"a": squares[index] ** 2}, steps=ages[index])
+        adam_step(params, {"a": gradients[index]}, state, learning_rate=1.0, betas=(0.9, 0.999))
+        return params["a"]
+
+    straight = run(torch.arange(157))
+    for _ in range(5):
+        index = torch.randperm(157, generator=stream)
+        assert torch.equal(run(index), straight[index])
+
+
 # Odd sizes on purpose: rows that do not fill a vector register, critics that begin at unaligned addresses.
 STACKS = {
     "small": (CriticShape(image_size=8, channels=1, classes=10, width=8), 8, 7),
