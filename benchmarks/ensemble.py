@@ -186,6 +186,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     args = parser.parse_args()
     torch.set_num_threads(2)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # the same for all contenders
     results = []
     print(f"{'setting':8}{'K':>5}  {'form':8}{'timed':>7}{'updates/s':>12}{'x loop':>9}")
     for name, setting in SETTINGS.items():
@@ -198,7 +199,10 @@ def main() -> None:
                     flush=True,
                 )
     facts = {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    record(args.out, {**facts, "device": args.device, "settings": SETTINGS, "results": results})
+    record(
+        args.out,
+        {**facts, "device": args.device, "tf32": args.device == "cuda", "settings": SETTINGS, "results": results},
+    )
 
 
 if __name__ == "__main__":

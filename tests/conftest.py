@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 
 from gswgan.data import ImageData, make_image_data
@@ -18,6 +19,7 @@ from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
 
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
+threadpoolctl.threadpool_limits(1)
 
 
 def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) -> ImageData:

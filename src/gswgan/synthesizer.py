@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -77,7 +78,6 @@ class GSWGAN:
             "insecure_reproducible": insecure_reproducible,
         }
         self._device = pick_device(device)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: RunFolder | None = None
         self._network: nn.Module | None = None
 
@@ -99,8 +99,9 @@ class GSWGAN:
         data = make_image_data(images, labels, classes=classes, persons=persons, image_size=image_size)
         plan = make_plan(Facts.of(data), device=self._device.type, **self._options)
         if out is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="gswgan-")
-            out = Path(self._temporary.name) / "run"
+            temporary = tempfile.mkdtemp(prefix="gswgan-")
+            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+            out = Path(temporary) / "run"
         folder = RunFolder.create(Path(out), plan)
         if not run(folder, data, device=self._device):
             raise KeyboardInterrupt

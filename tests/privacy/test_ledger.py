@@ -109,6 +109,20 @@ def test_a_removed_repeated_or_reordered_line_is_found(intact: tuple[Path, bytes
     assert is_detected(path, b"")
 
 
+def test_a_line_of_another_ledger_is_found(tmp_path: Path) -> None:
+    """The right place and a digest that fits its line, but another past."""
+    paths = []
+    for first in ("step 0", "another step"):
+        (tmp_path / first).mkdir()
+        ledger = open_ledger(tmp_path / first)
+        for name in (first, "step 1"):
+            ledger.record(name, EVENT, "sum")
+        paths.append(ledger.path)
+    one, other = (path.read_bytes().splitlines(keepends=True) for path in paths)
+    assert is_detected(paths[0], b"".join([*one[:2], other[2]]))
+    assert not is_detected(paths[0], b"".join([*one[:1], *other[1:]]))  # the whole of the other one is a ledger
+
+
 def test_a_line_for_several_releases_is_no_line(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     ledger._append({"index": 1, "name": "a", "attempt": 0, "event": {"kind": "composed", "events": []}})

@@ -24,7 +24,7 @@ def logistic_accuracy(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(max_iter=1000).fit(flat(images), labels)
+        model = LogisticRegression(max_iter=300).fit(flat(images), labels)
     return float(model.score(flat(test_images), test_labels))
 
 

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from conftest import tiny_images
+from gswgan.cli.main import app
+from gswgan.errors import GswganError
+
+runner = CliRunner()
+
+
+def call(*arguments: object) -> str:
+    result = runner.invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def call_json(*arguments: object) -> dict:
+    return json.loads(call(*arguments, "--json"))
+
+
+@pytest.fixture(scope="module")
+def npz(tmp_path_factory) -> Path:
+    data = tiny_images()
+    path = tmp_path_factory.mktemp("data") / "stripes.npz"
+    np.savez(path, images=data.images[:, 0], labels=data.labels)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(npz: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    text = call("train", "--data", npz, "--classes", 3, "--steps", 40, "--out", out, "--device", "cpu")
+    assert "guarantee: epsilon 10 at delta 1e-05 (one record replaced; observer: public)" in text
+    assert str(out / "release" / "samples.png") in text
+    assert "PRIVATE" not in text
+    return out
+
+
+def test_account_the_paper() -> None:
+    content = call_json("privacy", "account", "--preset", "paper")
+    assert content["claimed"]["epsilon"] == pytest.approx(9.993, abs=0.01)
+    assert content["lower_bound"]["epsilon"] == pytest.approx(329.4, rel=5e-3)
+    assert content["epsilon"] == pytest.approx(610.3, rel=5e-3)
+    assert (content["delta"], content["neighbours"], content["observer"]) == (1e-5, "replace-one", "public")
+    assert content["sampling"] == "one"
+    assert "visible draw" in content["accountant"]
+
+
+def test_account_the_federated_paper() -> None:
+    content = call_json("privacy", "account", "--preset", "paper-federated")
+    assert content["claimed"]["epsilon"] == pytest.approx(598.61, abs=0.1)
+    assert content["epsilon"] == pytest.approx(774.3, rel=5e-3)
+    assert content["as_printed"]["epsilon"] == pytest.approx(3788, rel=5e-3)
+    assert (content["observer"], content["unit"]) == ("server", "person")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps", "expected"),
+    [(10, 0.1, 1000, 3.150), (10, 1, 1000, 31.62), (10, 1, 1, 1.0), (1, 1, 1, 7.462)],
+)
+def test_calibrate_and_account_back(epsilon: float, rate: float, steps: int, expected: float) -> None:
+    common = ("--rate", rate, "--steps", steps, "--delta", 1e-5)
+    content = call_json("privacy", "calibrate", "--epsilon", epsilon, *common)
+    assert content["noise_multiplier"] == pytest.approx(expected, rel=5e-3)
+    back = call_json("privacy", "account", "--noise-multiplier", content["noise_multiplier"], *common)
+    assert back["epsilon"] <= epsilon
+
+
+def test_calibrate_for_the_papers_draw() -> None:
+    common = ("--sampling", "one", "--rate", 0.001, "--steps", 20000)
+    content = call_json("privacy", "calibrate", "--epsilon", 10, *common)
+    # 14.02 x 2C a sample is 14.02 x 2 / sqrt(32) over the bound of a whole block
+    assert content["noise_multiplier"] == pytest.approx(14.02 * 2 / 32**0.5, rel=5e-3)
+
+
+def test_zeroed_costs_less_than_replaced() -> None:
+    replaced, zeroed = (
+        call_json("privacy", "account", "--noise-multiplier", 1, "--neighbours", neighbours)["epsilon"]
+        for neighbours in ("replace-one", "zeroed")
+    )
+    assert zeroed < replaced
+    assert zeroed == pytest.approx(4.377, rel=1e-2)  # mu = 1 at delta 1e-5
+
+
+def test_account_and_explain_a_run(run: Path) -> None:
+    content = call_json("privacy", "account", run)
+    assert content["epsilon"] <= 10
+    assert content["guarantees"][0]["unit"] == "record"
+    text = call("privacy", "explain", run / "release")
+    assert "What it does not cover" in text
+    assert "delta" in text
+    assert "NO GUARANTEE" not in text
+
+
+def test_release_alone_is_enough_to_sample_and_export(run: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "release"
+    os.rename(run / "release", alone)  # nothing of private/ is needed
+    try:
+        call("sample", alone, "-n", 7, "--out", tmp_path / "s.npz", "--seed", 1)
+        content = np.load(tmp_path / "s.npz")
+        assert content["images"].shape == (7, 8, 8)
+        assert content["images"].dtype == np.uint8
+        assert content["labels"].shape == (7,)
+        call("sample", alone, "-n", 50, "--labels", "released", "--out", tmp_path / "r.npz")
+        call("export", alone, tmp_path / "png", "-n", 9)
+        files = sorted((tmp_path / "png").rglob("*.png"))
+        assert len(files) == 9
+        assert {path.parent.name for path in files} == {"00-0", "01-1", "02-2"}
+        with Image.open(files[0]) as image:
+            assert image.size == (8, 8)
+        call("export", alone, tmp_path / "set.csv", "-n", 5)
+        with (tmp_path / "set.csv").open() as file:
+            rows = list(csv.reader(file))
+        assert len(rows) == 6
+        assert len(rows[1]) == 65
+        call("export", alone, tmp_path / "set.npz", "-n", 5)
+    finally:
+        os.rename(alone, run / "release")
+
+
+def test_dry_run_prints_the_plan_and_trains_nothing(npz: Path, tmp_path: Path) -> None:
+    common = ("train", "--data", npz, "--classes", 3, "--out", tmp_path / "run", "--device", "cpu")
+    text = call(*common, "--dry-run")
+    assert "what more or less data would buy" in text
+    assert "guarantee: epsilon 10" in text
+    ensemble = call(*common, "--preset", "ensemble", "--shards", 12, "--steps", 50, "--dry-run")
+    assert "epsilon by step" in ensemble
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_saved_plan_trains(npz: Path, tmp_path: Path) -> None:
+    common = ("train", "--data", npz, "--classes", 3, "--device", "cpu")
+    call(*common, "--steps", 5, "--save-plan", tmp_path / "plan.json")
+    call(*common, "--plan", tmp_path / "plan.json", "--out", tmp_path / "run")
+    assert (tmp_path / "run/release/generator.safetensors").exists()
+
+
+def test_a_new_generator_from_a_release(run: Path, tmp_path: Path) -> None:
+    text = call("train", "--from", run, "--steps", 5, "--out", tmp_path / "again", "--device", "cpu")
+    assert "adds nothing to its cost" in text
+    assert (tmp_path / "again/release/ledger.jsonl").read_bytes() == (run / "release/ledger.jsonl").read_bytes()
+
+
+def test_show_private_is_marked(tmp_path: Path) -> None:
+    text = call(
+        "train", "--data", "digits", "--steps", 5, "--show-private", "--out", tmp_path / "run", "--device", "cpu"
+    )
+    assert "PRIVATE, not for release: logistic regression" in text
+
+
+def test_unlabelled_and_by_person(npz: Path, tmp_path: Path) -> None:
+    persons = tmp_path / "persons.npy"
+    np.save(persons, np.arange(96) // 2)
+    common = ("train", "--data", npz, "--steps", 5, "--device", "cpu")
+    text = call(*common, "--no-labels", "--out", tmp_path / "one")
+    assert "1 classes" in text
+    text = call(*common, "--classes", 3, "--group-by", persons, "--epsilon", 50, "--out", tmp_path / "two")
+    assert "one person replaced" in text
+    text = call(
+        *common,
+        "--classes",
+        3,
+        "--group-by",
+        persons,
+        "--preset",
+        "ensemble",
+        "--shards",
+        8,
+        "--out",
+        tmp_path / "three",
+    )
+    assert "one person replaced" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "--data", "nowhere"), "nowhere"),
+        (("train", "--epsilon", "0"), "epsilon"),
+        (("train", "--delta", "2"), "delta"),
+        (("train", "--preset", "paper", "--epsilon", "10"), "privacy calibrate --sampling one"),
+        (("train", "--preset", "paper-federated"), "preset"),
+        (("train", "--method", "magic"), "gswgan"),
+        (("train", "--preset", "ensemble", "--shards", "100000"), "--shards"),
+        (("sample", "nowhere"), "run folder"),
+        (("privacy", "account"), "exactly one"),
+        (("privacy", "account", "--noise-multiplier", "1", "--sampling", "two"), "sampling"),
+        (("privacy", "calibrate", "--epsilon", "nan"), "epsilon"),
+        (("train", "--device", "tpu"), "device"),
+    ],
+)
+def test_errors_name_the_value_and_what_was_expected(arguments: tuple[str, ...], said: str) -> None:
+    result = runner.invoke(app, list(arguments))
+    assert isinstance(result.exception, GswganError)
+    assert said in str(result.exception)
+    assert "expected" in str(result.exception)
+
+
+def test_the_console_script_shows_no_traceback(npz: Path) -> None:
+    script = "from gswgan.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "train", "--data", str(npz)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--classes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_is_quick_to_import() -> None:
+    script = "import sys; import gswgan.cli.main; sys.exit('torch' in sys.modules or 'dp_accounting' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
