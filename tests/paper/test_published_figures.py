@@ -78,15 +78,19 @@ def test_counting_loud_steps_refutes_the_claim_without_any_accountant() -> None:
 def test_the_other_accountings_of_the_centralized_run() -> None:
     balanced = Repeated(event=step(), times=STEPS // SHARDS)
     assert REPLACED.epsilon(balanced, DELTA) == pytest.approx(379.4, abs=0.1)
-    poisson_sum = Repeated(event=Sampled(rate=1 / SHARDS, event=step()), times=STEPS)
-    assert REPLACED.epsilon(poisson_sum, DELTA) == pytest.approx(24.17, abs=0.01)
     vacuous = min(
         STEPS * subsampled_rdp(step(), 1 / SHARDS, order) + math.log(1 / DELTA) / (order - 1) for order in range(2, 257)
     )
     assert vacuous == pytest.approx(296_560, rel=1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="discretized too coarsely for so many small steps")
+@pytest.mark.xfail(strict=True, reason="discretized too coarsely for rare sampling")
+def test_the_same_run_as_a_poisson_sum() -> None:
+    poisson_sum = Repeated(event=Sampled(rate=1 / SHARDS, event=step()), times=STEPS)
+    assert REPLACED.epsilon(poisson_sum, DELTA) == pytest.approx(24.17, abs=0.01)
+
+
+@pytest.mark.xfail(strict=True, reason="discretized too coarsely for rare sampling")
 def test_the_per_sample_poisson_figures() -> None:
     """As if each sample had a draw of its own: Poisson-sampled, at distance 2C from the shared answer and replaced."""
     shared = drawn_one_lower_bound(DrawnOne(count=SHARDS, event=SAMPLE), STEPS * BATCH, DELTA)

@@ -7,7 +7,7 @@ What was found to hold, and is tested, decides how things are computed here:
 * A convolution on the CPU is a grouped convolution, which is also the fastest there. (Batched matrix products
   are out: in thin matrices the last bit depends on the alignment of the memory, which varies with the place.)
 * On a GPU it is "copy the windows, multiply by a matrix": there a batched product treats all its matrices
-  alike, and is two to three times as fast as a grouped convolution.
+  alike, and is about twice as fast as a grouped convolution.
 * Sums along rows: a GPU reads the numbers of a row in fours from aligned addresses, so that the order of the
   sum depends on where the row begins. `row_sum` and its kin keep rows to multiples of four numbers.
 
