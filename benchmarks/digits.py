@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from record import record
 
 from gswgan import GSWGAN, load_data
 from gswgan.evaluation.classifiers import logistic_accuracy
+from record import record
 
 
 def main() -> None:

@@ -11,10 +11,9 @@ import argparse
 import time
 from pathlib import Path
 
-from record import record
-
 import gswgan
 from gswgan.evaluation.classifiers import cnn_accuracy
+from record import record
 
 
 def main() -> None:

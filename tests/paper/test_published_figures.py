@@ -84,13 +84,11 @@ def test_the_other_accountings_of_the_centralized_run() -> None:
     assert vacuous == pytest.approx(296_560, rel=1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="discretized too coarsely for rare sampling")
 def test_the_same_run_as_a_poisson_sum() -> None:
     poisson_sum = Repeated(event=Sampled(rate=1 / SHARDS, event=step()), times=STEPS)
     assert REPLACED.epsilon(poisson_sum, DELTA) == pytest.approx(24.17, abs=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="discretized too coarsely for rare sampling")
 def test_the_per_sample_poisson_figures() -> None:
     """As if each sample had a draw of its own: Poisson-sampled, at distance 2C from the shared answer and replaced."""
     shared = drawn_one_lower_bound(DrawnOne(count=SHARDS, event=SAMPLE), STEPS * BATCH, DELTA)

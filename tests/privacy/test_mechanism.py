@@ -199,7 +199,6 @@ def test_the_recorded_event_is_the_one_of_the_mechanism(
     assert [entry.event for entry in mechanism.ledger.entries] == [event]
 
 
-@pytest.mark.xfail(strict=True, reason="nothing keeps noise above the exact range of the grid arithmetic")
 def test_noise_beyond_the_range_of_the_grid_is_refused(make_mechanism: MakeMechanism) -> None:
     with pytest.raises(PrivacyError):
         make_mechanism(RECORD, Gaussian(noise_std=1e12, sensitivity=2.0))

@@ -90,7 +90,6 @@ def test_the_tail_reaches_as_deep_as_the_words_allow(
         reaches_deep(box_muller)
 
 
-@pytest.mark.xfail(strict=True, reason="in the tail neighbouring words are many grid steps apart")
 def test_the_tail_has_no_holes(make_mechanism: MakeMechanism, monkeypatch: pytest.MonkeyPatch) -> None:
     """A 63-bit tail probability leaves grid points out below 2^-50; every one of them must be possible.
 
@@ -142,7 +141,6 @@ def test_noise_is_independent_over_coordinates_steps_attempts_plans_and_keys(mak
         uncorrelated(first, first + 0.5 * others[0])
 
 
-@pytest.mark.xfail(strict=True, reason="the observer is not part of the name of the noise")
 def test_two_observers_never_share_noise(make_mechanism: MakeMechanism) -> None:
     """The same name at two scales for two observers who talk to each other: the difference must not be the sum."""
     public = make_mechanism(*plain(1.0)).release("a", [], slots=1, width=1000).sums

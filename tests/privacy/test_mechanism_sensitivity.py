@@ -175,7 +175,6 @@ def test_a_claim_below_the_sensitivity_is_refused(
         assert accepts(make_mechanism, contribution, event) == fine
 
 
-@pytest.mark.xfail(strict=True, reason="half of the replace-one sensitivity is taken for the radius")
 def test_sampling_with_counts_needs_the_radius_of_the_ball(make_mechanism: MakeMechanism) -> None:
     """A sampled sum is sometimes without the unit, at 0, which is sqrt(2) from a counted record and not 1."""
     counted = Contribution(clip_norm=1.0, counts=True)

@@ -108,7 +108,7 @@ class Accountant:
         counts = tally(event)
         sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
         plain = sum(gaussian_of(single).mu ** 2 * times for single, times in counts.items() if single not in sampled)
-        spread = plain / 2 + sum(s.rate * times * s.event.mu**2 / 2 for s, times in sampled.items())
+        spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
         parts: list[Any] = []
         if plain > 0:  # Gaussians compose exactly into one Gaussian: their mu^2 add
             scale = 2.0 if self.neighbours == "replace-one" else 1.0
@@ -116,12 +116,18 @@ class Accountant:
         for single, times in sampled.items():
             one = dp.PoissonSampledDpEvent(single.rate, dp.GaussianDpEvent(single.event.noise_multiplier))
             parts.append(dp.SelfComposedDpEvent(one, times))
-        largest = max([math.sqrt(plain), *(single.event.mu for single in sampled)])
-        interval = 2e-4 * largest * max(1.0, spread / 20)  # a finer grid no longer moves the fourth digit
+        size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
+        interval = math.sqrt(1e-5 * size / (100 + sum(sampled.values())))
         accountant = dp.pld.PLDAccountant(relation, value_discretization_interval=interval)
         for part in parts:
             accountant.compose(part)
         return float(accountant.get_epsilon(delta))
+
+
+def _mean_loss(single: Sampled) -> float:
+    """About how much one sampled release adds to the privacy loss; it only sets the discretization."""
+    mu_squared = single.event.mu**2
+    return min(single.rate * mu_squared / 2, single.rate**2 * math.expm1(min(mu_squared, 700.0)))
 
 
 def gaussian_log_delta(mu: NDArray[np.float64] | float, epsilon: float) -> NDArray[np.float64]:
@@ -168,7 +174,7 @@ def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
 
     When all other critics answer as the changed one does in the second world, each step shows
     (1 - 1/count) N(0) + (1/count) N(sensitivity) against N(0): the Poisson-sampled Gaussian, composed `steps`
-    times. Numerically exact to about 1e-3 (it does not move when the discretization is made ten times finer).
+    times. The value is computed with a discretization that rounds up, by less than 0.1 %.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -176,6 +182,6 @@ def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
         event.event.noise_std,
         sensitivity=event.event.sensitivity,
         sampling_prob=1 / event.count,
-        value_discretization_interval=1e-3,
+        value_discretization_interval=1e-3 * min(1.0, (event.event.mu / 5) ** 2),
     )
     return float(loss.self_compose(steps).get_epsilon_for_delta(delta))

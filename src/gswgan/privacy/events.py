@@ -21,9 +21,13 @@ Sampling: TypeAlias = Literal["poisson", "all", "one"]
 """Who contributes to a release: each independently at a rate; everyone; exactly one, drawn uniformly."""
 
 
-def _check(name: str, value: float, ok: bool, expected: str) -> None:
+def _check(name: str, value: object, ok: bool, expected: str) -> None:
     if not ok:
         raise PrivacyError(name, value, expected)
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    _check(name, value, type(value) is int and value >= least, f"a whole number of at least {least}")
 
 
 def check_neighbours(neighbours: str) -> Neighbours:
@@ -48,7 +52,7 @@ class Contribution:
 
     def __post_init__(self) -> None:
         _check("clip_norm", self.clip_norm, 0 < self.clip_norm < math.inf, "a positive finite number")
-        _check("rows", self.rows, self.rows >= 1, "at least 1")
+        _check_whole("rows", self.rows, 1)
         if self.counts and self.rows != 1:
             raise PrivacyError("rows", self.rows, "1 when counts are released with the sums")
 
@@ -61,7 +65,7 @@ class Contribution:
         replacing moves at most sqrt(2) sqrt(2) clip_norm = 2 clip_norm.
         """
         radius = self.clip_norm * math.sqrt(self.rows)
-        if neighbours == "replace-one":
+        if check_neighbours(neighbours) == "replace-one":
             return 2 * radius
         return math.sqrt(2) * radius if self.counts else radius
 
@@ -99,6 +103,7 @@ class Sampled:
 
     def __post_init__(self) -> None:
         _check("rate", self.rate, 0 < self.rate <= 1, "a number in (0, 1]")
+        _check("event", self.event, isinstance(self.event, Gaussian), "a Gaussian: compose first, sample after")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +114,8 @@ class DrawnOne:
     event: Gaussian
 
     def __post_init__(self) -> None:
-        _check("count", self.count, self.count >= 1, "at least 1")
+        _check_whole("count", self.count, 1)
+        _check("event", self.event, isinstance(self.event, Gaussian), "a Gaussian: compose first, draw after")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +126,7 @@ class Repeated:
     times: int
 
     def __post_init__(self) -> None:
-        _check("times", self.times, self.times >= 0, "at least 0")
+        _check_whole("times", self.times, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

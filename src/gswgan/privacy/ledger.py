@@ -9,6 +9,7 @@ fresh noise and a new line.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.privacy.errors import LedgerError
-from gswgan.privacy.events import BaseEvent, Composed, Event, from_json, tally, to_json
+from gswgan.privacy.events import (
+    BaseEvent,
+    Composed,
+    DrawnOne,
+    Event,
+    Gaussian,
+    Sampled,
+    from_json,
+    gaussian_of,
+    to_json,
+)
 from gswgan.privacy.randomness import sync_folder
 
 FORMAT_VERSION = 1
@@ -56,6 +67,7 @@ class Ledger:
             drop_torn_tail(path)
         if path.exists() and path.stat().st_size > 0:
             header, self.entries, self.head = read_ledger(path)
+            self._size = path.stat().st_size
             if (header["observer"], header["context"]) != (observer, context):
                 raise LedgerError(
                     "ledger",
@@ -64,26 +76,30 @@ class Ledger:
                     "Start a new run.",
                 )
         else:
-            self.head = ""
+            self.head, self._size = "", 0
             self._append({"format_version": FORMAT_VERSION, "observer": observer, "context": context, "index": 0})
         for entry in self.entries:
             self._attempts[entry.name] = entry.attempt + 1
         self._fingerprints: dict[str, list[tuple[int, str]]] = {}
         if journal is not None and journal.exists():
             drop_torn_tail(journal)
-            for text in journal.read_text().splitlines():
-                row = json.loads(text)
-                self._fingerprints.setdefault(row["name"], []).append((row["attempt"], row["fingerprint"]))
+            recorded = {(entry.name, entry.attempt) for entry in self.entries}
+            for name, attempt, fingerprint in read_journal(journal):
+                if (name, attempt) not in recorded:  # the ledger is written first, so it has been cut
+                    raise LedgerError("ledger", str(path), f"a line for {name!r}, attempt {attempt}", "Restore it.")
+                self._fingerprints.setdefault(name, []).append((attempt, fingerprint))
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
         """Put the release on the disk before it happens; return its attempt, which selects its noise.
 
-        The attempt of an earlier, identical release is returned instead of a new line.
+        The attempt of an earlier, identical release is returned instead of a new line. A second attempt is
+        recorded without its sampling: the same coins decided who took part, and they may have shown already.
         """
         attempt = self._attempts.get(name, 0)
         for earlier, known in self._fingerprints.get(name, []):
-            if known == fingerprint and earlier < attempt:
+            if known == fingerprint:
                 return earlier
+        event = event if attempt == 0 else gaussian_of(event)
         self._append({"index": len(self.entries) + 1, "name": name, "attempt": attempt, "event": to_json(event)})
         self.entries.append(Entry(name=name, attempt=attempt, event=event))
         self._attempts[name] = attempt + 1
@@ -98,8 +114,9 @@ class Ledger:
         return compose(self.entries)
 
     def _append(self, content: dict[str, Any]) -> None:
-        text, self.head = _line(content, self.head)
-        append_durably(self.path, text)
+        text, head = _line(content, self.head)
+        append_durably(self.path, text, expected_size=self._size)
+        self.head, self._size = head, self._size + len(text)
 
 
 def compose(entries: Iterable[Entry]) -> Event:
@@ -107,11 +124,15 @@ def compose(entries: Iterable[Entry]) -> Event:
     return Composed(events=tuple(entry.event for entry in entries))
 
 
-def append_durably(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Append and do not return before the disk has it."""
+def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: int | None = None) -> None:
+    """Append and do not return before the disk has it; refuse a file that another process has written to."""
     fresh = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
     try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
+        size = os.fstat(descriptor).st_size
+        if expected_size is not None and size != expected_size:
+            raise LedgerError("ledger size", size, f"{expected_size} bytes, as this run left it", "One run at a time.")
         data = memoryview(text.encode())
         while data:
             data = data[os.write(descriptor, data) :]
@@ -130,6 +151,15 @@ def drop_torn_tail(path: Path) -> None:
         os.truncate(path, whole)
 
 
+def read_journal(path: Path) -> list[tuple[str, int, str]]:
+    """Name, attempt and fingerprint of each line of a private journal."""
+    try:
+        rows = [json.loads(text) for text in path.read_text().splitlines()]
+        return [(row["name"], row["attempt"], row["fingerprint"]) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
+
+
 def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
     """Header, entries and head digest of a ledger whose chain is unbroken; anything else is a LedgerError."""
     previous, header, entries = "", None, []
@@ -145,8 +175,9 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
                 header = row
                 continue
             event = from_json(row["event"])
-            ((single, _),) = tally(event).items()
-            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=single))
+            if not isinstance(event, Gaussian | Sampled | DrawnOne):
+                raise ValueError(f"line {index + 1} is not a single release")
+            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=event))
         if header is None or header["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
         header["observer"], header["context"]

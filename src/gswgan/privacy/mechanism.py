@@ -8,8 +8,8 @@ The arithmetic is what the guarantee needs (docs/privacy.md, "Arithmetic"):
 - every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
 - rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, on any
   device, so the sum moves by at most the stated sensitivity and one key gives one result;
-- the noise is float64, rounded to the same grid: sum and noise are both grid points, so the low-order bits of
-  the output say nothing about the sum.
+- the noise is a real Gaussian rounded to the same grid, exactly: the output is the rounding of sum plus real
+  Gaussian, so its low-order bits say nothing more about the sum, and no output is impossible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.privacy.errors import PrivacyError
-from gswgan.privacy.events import BaseEvent, Contribution, gaussian_of
+from gswgan.privacy.events import BaseEvent, Contribution, Sampled, gaussian_of
 from gswgan.privacy.ledger import Ledger
 from gswgan.privacy.randomness import Streams
 
@@ -33,7 +33,10 @@ GRID_BITS = 26
 """One clip_norm is 2^26 grid steps: 10^10 rows fit into 63 bits, and a step is far below the noise."""
 
 MARGIN = 1.0 - 2.0**-36
-"""Makes up for the rounding of a float64 norm over up to 10^5 coordinates: the bound holds exactly."""
+"""Makes up for the rounding of a float64 norm over up to 2 x 10^5 coordinates: no row misses its bound."""
+
+MOST_NOISE = 2.0**20
+"""The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
 Block: TypeAlias = tuple[Tensor, Tensor | None]
 """Rows [n, rows, width] of n contributions and, where each has a single row, the slot [n] each goes to.
@@ -51,15 +54,20 @@ class Released:
 def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     """Rows [..., width] as integers on the grid, of norm at most 2^GRID_BITS: non-finite rows become zero.
 
-    clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector).
+    clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector). The
+    norm is checked once more in integers; a row that failed would become zero (none does up to 2 x 10^5 columns).
     """
-    exact = rows.to(torch.float64)
+    width = rows.shape[-1]
+    exact = torch.nn.functional.pad(rows.to(torch.float64), (0, -width % 4))  # CUDA reduces aligned rows alike
     finite = torch.isfinite(exact).all(dim=-1, keepdim=True)
     exact = torch.where(finite, exact, torch.zeros((), dtype=torch.float64, device=rows.device))
     peak = exact.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    norm = torch.linalg.vector_norm(exact / peak, dim=-1, keepdim=True) * peak  # no overflow on huge rows
-    scale = torch.minimum(torch.ones_like(norm), clip_norm / norm) * (MARGIN / clip_norm * 2.0**GRID_BITS)
-    return (exact * scale).trunc().to(torch.int64)
+    shape = exact / peak  # entries in [-1, 1]: no square over- or underflows
+    length = torch.linalg.vector_norm(shape, dim=-1, keepdim=True)
+    clipped = torch.where(peak * length > clip_norm, shape / length.clamp(min=1.0), exact / clip_norm)
+    grid = (clipped * (MARGIN * 2.0**GRID_BITS)).trunc().to(torch.int64)
+    fits = (grid * grid).sum(dim=-1, keepdim=True) <= 1 << 2 * GRID_BITS  # in integers: no rounding to trust
+    return (grid * fits)[..., :width]
 
 
 class GaussianMechanism:
@@ -68,12 +76,16 @@ class GaussianMechanism:
     def __init__(self, *, contribution: Contribution, event: BaseEvent, ledger: Ledger, streams: Streams) -> None:
         gaussian = gaussian_of(event)
         needed = contribution.sensitivity(gaussian.neighbours)
+        if isinstance(event, Sampled) and gaussian.neighbours == "replace-one":
+            needed = 2 * contribution.sensitivity("zeroed")  # absence, at 0, is in the middle of the worst pair
         if gaussian.sensitivity < needed * (1 - 1e-12):
             raise PrivacyError(
                 "sensitivity",
                 gaussian.sensitivity,
                 f"at least {needed} for {contribution} ({gaussian.neighbours})",
             )
+        if gaussian.noise_std > MOST_NOISE * contribution.clip_norm:
+            raise PrivacyError("noise_std", gaussian.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm")
         if streams.context != ledger.context:
             raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
         self.contribution, self.event, self.ledger = contribution, event, ledger
@@ -83,17 +95,17 @@ class GaussianMechanism:
     def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
 
-        `name` identifies the release within the run (such as "step 17"): the same name over the same sum is
-        the same release again, bit for bit.
+        `name` identifies the release within the run (such as "step 17"): the same name over the same sum by
+        the same mechanism is the same release again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
-        fingerprint = hashlib.blake2b(
-            np.ascontiguousarray(total).tobytes(), key=self._streams.seed("fingerprint", name)
-        )
+        fingerprint = hashlib.blake2b(key=self._streams.seed("fingerprint", self.ledger.observer, name))
+        fingerprint.update(repr((self.contribution, self.event, total.shape)).encode())
+        fingerprint.update(np.ascontiguousarray(total).tobytes())
         attempt = self.ledger.record(name, self.event, fingerprint.hexdigest())
-        step = self.contribution.clip_norm * 2.0**-GRID_BITS
-        noise = self._streams.gaussian(total.shape, "noise", name, attempt) * (self.noise_std / step)
-        noisy = (total + np.rint(noise).astype(np.int64)).astype(np.float64) * step
+        scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
+        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, attempt)
+        noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         if not self.contribution.counts:
             return Released(sums=noisy, counts=None)
         return Released(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)

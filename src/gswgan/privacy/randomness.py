@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from scipy.special import ndtri
 from gswgan.privacy.errors import PrivacyError
 
 KEY_BYTES = 32
+
+FLOAT_SLACK = 2.0**-48
+"""More than the error of scipy's inverse normal distribution function, relative to 1 + |z| (it is 2^-51)."""
 
 
 class Streams:
@@ -51,7 +55,7 @@ class Streams:
         return np.frombuffer(raw, dtype="<u8")
 
     def gaussian(self, shape: tuple[int, ...], purpose: str, *index: int | str) -> NDArray[np.float64]:
-        """Standard normal draws in float64 by inverting the distribution function.
+        """Standard normal draws in float64 by inverting the distribution function. Not for the noise of a release.
 
         One bit is the sign; the other 63 give the tail probability p = (k + 1/2) 2^-64 < 1/2, so |z| reaches
         9.2 (probability 2^-64) and the tail is resolved to full double precision: p itself is a double, and
@@ -61,6 +65,29 @@ class Streams:
         tail = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
         sign = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
         return np.asarray(sign * ndtri(tail), dtype=np.float64).reshape(shape)
+
+    def rounded_gaussian(
+        self, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
+    ) -> NDArray[np.int64]:
+        """Real normal draws of standard deviation `scale`, each rounded to the nearest integer: exactly.
+
+        A draw is given by the bits of its tail probability p in (0, 1/2): a word gives the sign and the first 63
+        bits, so k 2^-64 <= p < (k + 1) 2^-64. Where both ends round to the same integer, that is the answer, and
+        float64 suffices to see it. Where they do not (a few in a million draws, and the far tail), 128 more bits
+        are drawn and decide. So the integers follow the law of a rounded real Gaussian, without holes or a cut.
+        """
+        words = self.words(math.prod(shape), purpose, *index)
+        start = words >> np.uint64(1)
+        position = start.astype(np.float64)
+        near, far = -ndtri((position + 1.0) * 2.0**-64), -ndtri(position * 2.0**-64)
+        low = np.rint(scale * (near - FLOAT_SLACK * (1 + near)))
+        high = np.rint(scale * (far + FLOAT_SLACK * (1 + far)))
+        size = np.where(low == high, low, 0).astype(np.int64)
+        for place in np.flatnonzero(low != high):
+            more = self.words(2, purpose, *index, "more bits", int(place))
+            tail = (int(start[place]) << 128) | (int(more[0]) << 64) | int(more[1])
+            size[place] = _nearest_integer(tail, scale)
+        return np.where(words & np.uint64(1), -size, size).reshape(shape)
 
     def bernoulli(self, count: int, rate: float, purpose: str, *index: int | str) -> NDArray[np.bool_]:
         """Independent coins with probability at most `rate` (and within 2^-53 of it)."""
@@ -77,6 +104,15 @@ class Streams:
     def integer(self, purpose: str, *index: int | str) -> int:
         """A 63-bit seed for a library's own generator."""
         return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
+
+
+def _nearest_integer(tail: int, scale: float) -> int:
+    """The integer nearest to scale z, where z has the tail probability (tail + 1/2) 2^-192."""
+    import mpmath  # on the rare path only
+
+    with mpmath.workdps(100):
+        p = (mpmath.mpf(tail) + 0.5) / mpmath.mpf(2) ** 192
+        return int(mpmath.nint(scale * mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * p)))
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -123,8 +159,17 @@ def load_key(path: Path, context: str) -> Streams:
 
 
 def erase_key(path: Path) -> None:
-    """Overwrite and remove the key when the run has ended: nobody can subtract the noise afterwards."""
+    """Overwrite the key in place and remove it when the run has ended: nobody can subtract the noise afterwards.
+
+    Copies that the storage keeps by itself (a journaling or copy-on-write file system, a flash drive, a backup)
+    are out of reach from here.
+    """
     if path.exists():
-        write_durably(path, b"\0" * 256, mode=0o600)
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, b"\0" * os.fstat(descriptor).st_size, 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         path.unlink()
         sync_folder(path.parent)
