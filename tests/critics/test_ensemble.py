@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import tiny_images
+from gswgan.critics import ensemble as critics
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Shards
 from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData
@@ -25,7 +26,7 @@ class Fakes:
     def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
         rng = Streams.public(5).generator("fakes", *index)
         images = torch.from_numpy(rng.random((count, 1, 8, 8), dtype=np.float32))
-        return images, torch.from_numpy(rng.integers(0, 3, count))
+        return images, torch.from_numpy(rng.permutation(np.resize(np.arange(3), count)))
 
 
 def make(
@@ -203,6 +204,29 @@ def test_fakes_of_a_step_are_fresh_or_one(mechanism_for, stripes: ImageData) -> 
     asked.clear()
     make(stripes, mechanism_for, fakes_per_step="one").learn(1, Counting())  # type: ignore[arg-type]
     assert asked == [("critics", 1, 0)]
+
+
+def test_each_record_meets_a_fake_of_its_own_class(mechanism_for, stripes: ImageData, monkeypatch) -> None:
+    """Fakes that show their label as their brightness: record and fake of a row agree in every update."""
+
+    class Telling(Fakes):
+        def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+            labels = super().fakes(count, *index)[1]
+            return (labels / 3)[:, None, None, None].expand(count, 1, 8, 8).clone(), labels
+
+    seen = []
+    original = critics.critic_gradients
+
+    def watch(params, buffers, real, real_labels, fake, fake_labels, *rest, **options):
+        seen.append(
+            torch.equal(real_labels, fake_labels) and torch.allclose(fake[..., 0, 0, 0] * 3, real_labels.float())
+        )
+        return original(params, buffers, real, real_labels, fake, fake_labels, *rest, **options)
+
+    monkeypatch.setattr(critics, "critic_gradients", watch)
+    make(stripes, mechanism_for).learn(0, Telling())  # type: ignore[arg-type]
+    assert seen
+    assert all(seen)
 
 
 def test_state_round_trip(mechanism_for, stripes: ImageData) -> None:

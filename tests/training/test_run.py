@@ -14,7 +14,6 @@ import torch
 
 import gswgan
 from conftest import tiny_images, tiny_plan
-from gswgan.critics.student import StudentSettings
 from gswgan.data import ImageData
 from gswgan.errors import GswganError, PrivacyError, RunError
 from gswgan.privacy.ledger import read_ledger
@@ -27,19 +26,11 @@ CPU = torch.device("cpu")
 
 
 def plan_of(kind: str, data: ImageData, **options: object) -> Plan:
-    """default, ensemble, student, paper (with warm start): small."""
-    preset = "ensemble" if kind == "student" else kind
-    plan = tiny_plan(data, preset=preset, insecure_reproducible=True, **options)
-    training = plan.training
-    student = None
-    if kind == "student":
-        student = StudentSettings(width=16, memory=3, updates=2, batch_size=8)
-        training = dataclasses.replace(training, generator_updates=2)
-    elif kind == "ensemble":
-        training = dataclasses.replace(training, generator_updates=1)
+    """default, ensemble, paper (with warm start): small."""
+    plan = tiny_plan(data, preset=kind, insecure_reproducible=True, **options)
     if kind == "paper":
         plan = dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, warm_start=2))
-    return dataclasses.replace(plan, student=student, training=training)
+    return plan
 
 
 def go(folder: RunFolder, data: ImageData | None, *, stop_after: int | None = None, monkeypatch=None) -> bool:
@@ -56,7 +47,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder.generator)
 
 
-@pytest.mark.parametrize("kind", ["default", "ensemble", "student", "paper"])
+@pytest.mark.parametrize("kind", ["default", "ensemble", "paper"])
 def test_resume_equals_the_straight_run(tmp_path: Path, stripes: ImageData, kind: str) -> None:
     plan = plan_of(kind, stripes)
     straight = RunFolder.create(tmp_path / "straight", plan)
@@ -113,7 +104,7 @@ def test_a_step_that_cannot_be_repeated_is_counted_again(tmp_path: Path, stripes
 
 
 def test_nothing_private_outside_private(tmp_path: Path, stripes: ImageData, capsys) -> None:
-    for kind in ("default", "student"):
+    for kind in ("default", "ensemble"):
         folder = RunFolder.create(tmp_path / kind, plan_of(kind, stripes))
         assert go(folder, stripes)
         expected = {"generator.safetensors", "model.json", "privacy.json", "ledger.jsonl", "card.md", "samples.png"}

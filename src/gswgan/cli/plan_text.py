@@ -52,8 +52,7 @@ def _critic(plan: Plan) -> str:
     if isinstance(plan.critic, KernelSettings):
         scales = ", ".join(f"{scale:g}" for scale in plan.critic.length_scales)
         return f"kernel, {plan.critic.features} random features, length scale {scales}"
-    student = ", with a public student" if plan.student else ""
-    return f"ensemble of {plan.privacy.shards} critics of width {plan.critic.width}{student}"
+    return f"ensemble of {plan.privacy.shards} critics of width {plan.critic.width}"
 
 
 def _scaled(facts: Facts, factor: float) -> Facts:

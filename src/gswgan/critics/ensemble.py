@@ -112,41 +112,49 @@ class Ensemble:
         self._step, self._participants = step, self.draw_participants(step)
         options, size = self.settings, self.settings.learning_batch
         names = [(step, update if options.fakes_per_step == "fresh" else 0) for update in range(options.updates)]
-        fakes = {name: generator.fakes(size, "critics", *name) for name in dict.fromkeys(names)}
+        fakes = {name: self._fakes_by_class(generator, name) for name in dict.fromkeys(names)}
         rng = self._secret.generator("batch", step)
         picks = rng.random((options.updates, self.count, size))  # for all critics: nobody's draw depends on others
         mixes = rng.random((options.updates, self.count, size), dtype=np.float32)
         for members, real in _chunks(self._participants, self.chunk):
             params, buffers, adam = self._gather(members)
             for update, name in enumerate(names):
-                fake, fake_labels = (part.expand(len(members), *part.shape) for part in fakes[name])
-                buffers = self._update(
-                    members, params, buffers, adam, fake, fake_labels, picks[update, members], mixes[update, members]
-                )
+                rows = self._records(members, picks[update, members])
+                pool = fakes[name]
+                fake = pool[self._labels[rows], torch.arange(size, device=self._device) % pool.shape[1]]
+                buffers = self._update(rows, params, buffers, adam, fake, mixes[update, members])
             self._scatter(members[:real], params, buffers, adam)
+
+    def _fakes_by_class(self, generator: Generator, name: tuple[int, int]) -> Tensor:
+        """A public pool of fakes, [classes, some, c, h, w]: each record meets a fake of its own class in it."""
+        size, classes = self.settings.learning_batch, self.shape.classes
+        some = min(size, max(8, 2 * math.ceil(size / classes)))
+        images, labels = generator.fakes(classes * some, "critics", *name)
+        return images[labels.argsort(stable=True)].unflatten(0, (classes, some))
 
     def _update(
         self,
-        members: np.ndarray,
+        rows: Tensor,
         params: dict[str, Tensor],
         buffers: dict[str, Tensor],
         adam: AdamState,
         fake: Tensor,
-        fake_labels: Tensor,
-        picks: np.ndarray,
         mixes: np.ndarray,
     ) -> dict[str, Tensor]:
-        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; in place."""
-        options = self.settings
-        rows = self._records(members, picks)
+        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; in place.
+
+        Record and fake i of a batch have the same label, as in the published code: a shard with few classes is
+        then never asked to tell fakes of a class of which it has no records.
+        """
+        options, labels = self.settings, self._labels[rows]
         buffers = power_iteration(params, buffers)
         self._loss, grads = critic_gradients(
             params,
             buffers,
             self._images[rows].to(torch.float32) / 255,
-            self._labels[rows],
+            labels,
             fake,
-            fake_labels,
+            labels,
             torch.from_numpy(mixes).to(self._device),
             penalty_weight=options.penalty_weight,
             drift_penalty=options.drift_penalty,
@@ -172,14 +180,16 @@ class Ensemble:
             for step in range(warm.iterations):
                 rng = self._secret.generator("warm start", int(members[0]), step)
                 for _ in range(options.updates):
-                    codes, labels = local.draw(rng, options.learning_batch, self._device)
+                    rows = self._records(members, rng.random((len(members), options.learning_batch)))
                     with torch.no_grad():
-                        fake = local(local.params, codes, labels)
-                    picks = rng.random((len(members), options.learning_batch))
+                        fake = local(local.params, local.codes(rng, options.learning_batch), self._labels[rows])
                     mixes = rng.random((len(members), options.learning_batch), dtype=np.float32)
-                    buffers = self._update(members, params, buffers, adam, fake, labels, picks, mixes)
-                codes, labels = local.draw(rng, options.learning_batch, self._device)
-                local.descend(params, buffers, codes, labels, learning_rate=warm.learning_rate, betas=warm.betas)
+                    buffers = self._update(rows, params, buffers, adam, fake, mixes)
+                rows = self._records(members, rng.random((len(members), options.learning_batch)))
+                codes = local.codes(rng, options.learning_batch)
+                local.descend(
+                    params, buffers, codes, self._labels[rows], learning_rate=warm.learning_rate, betas=warm.betas
+                )
             self._scatter(members[:real], params, buffers, adam)
 
     def draw_participants(self, step: int) -> np.ndarray:

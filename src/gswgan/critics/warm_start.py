@@ -52,19 +52,18 @@ class LocalGenerators:
         state, _ = stack_module_state(networks)
         self.params = {name: value.detach() for name, value in state.items()}
         self.adam: AdamState = init_adam(self.params)
-        self._settings, self._classes = settings, classes
+        self._settings = settings
 
     def __call__(self, params: dict[str, Tensor], codes: Tensor, labels: Tensor) -> Tensor:
         """Fakes [m, B, c, h, w] of codes [m, B, latent] and labels [m, B]."""
         one: Callable[..., Tensor] = lambda p, z, y: functional_call(self._skeleton, p, (z, y))  # noqa: E731
         return vmap(one)(params, codes, labels)
 
-    def draw(self, rng: np.random.Generator, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Latent codes and uniform labels for every member."""
-        m = len(next(iter(self.params.values())))
-        codes = latent_codes(m * batch, self._settings.latent, self._settings.latent_kind, rng)
-        labels = torch.from_numpy(rng.integers(0, self._classes, (m, batch)))
-        return codes.view(m, batch, -1).to(device), labels.to(device)
+    def codes(self, rng: np.random.Generator, batch: int) -> Tensor:
+        """Latent codes [m, B, latent], a batch for every member."""
+        some = next(iter(self.params.values()))
+        codes = latent_codes(len(some) * batch, self._settings.latent, self._settings.latent_kind, rng)
+        return codes.view(len(some), batch, -1).to(some.device)
 
     def descend(
         self, critics: dict[str, Tensor], buffers: dict[str, Tensor], codes: Tensor, labels: Tensor, *,

@@ -15,7 +15,6 @@ from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
 from gswgan.critics.network import CriticShape
-from gswgan.critics.student import Student
 from gswgan.critics.warm_start import WarmStart
 from gswgan.data import ImageData
 from gswgan.errors import RunError
@@ -49,10 +48,9 @@ def train(
     """
     for step in range(start, plan.training.steps):
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
-        for update in range(plan.training.generator_updates):
-            fake, labels = generator.sample(plan.training.batch_size, step, update)  # G(z_i), z_i ~ P_z
-            upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
-            generator.descend(fake, upstream)  # times the local Jacobian; Adam
+        fake, labels = generator.sample(plan.training.batch_size, step)  # G(z_i), z_i ~ P_z
+        upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
+        generator.descend(fake, upstream)  # times the local Jacobian; Adam
         if after_step(step + 1):
             return step + 1
     return plan.training.steps
@@ -112,7 +110,7 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
         classes=plan.facts.classes,
         channels=plan.facts.channels,
         image_size=plan.facts.image_size,
-        updates=plan.training.steps * plan.training.generator_updates,
+        updates=plan.training.steps,
         streams=Streams.public(plan.seed),
         device=device,
         mixed_precision=plan.training.mixed_precision and device.type == "cuda",
@@ -142,8 +140,7 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
     assert privacy.shards is not None
     units = facts.persons or facts.records
     write_json(folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
-    public = Streams.public(plan.seed)
-    ensemble = Ensemble(
+    return Ensemble(
         plan.critic,
         CriticShape(
             image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
@@ -152,21 +149,10 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
         count=privacy.shards,
         sampling=privacy.sampling,
         rate=privacy.rate,
-        public=public,
+        public=Streams.public(plan.seed),
         secret=secret,
         device=device,
         warm_start=_warm_start(plan),
-    )
-    if plan.student is None:
-        return ensemble
-    return Student(
-        ensemble,
-        plan.student,
-        shape=(facts.channels, facts.image_size, facts.image_size),
-        classes=facts.classes,
-        batch_size=privacy.rows,
-        public=public,
-        device=device,
     )
 
 

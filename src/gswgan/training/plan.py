@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.student import StudentSettings
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
@@ -103,7 +102,6 @@ class TrainingSettings:
 
     steps: int
     batch_size: int
-    generator_updates: int = 1  # for each step; more than one only where answers are free
     feature_blocks: int = 1  # kernel: the features are used a block at a time
     mixed_precision: bool = False
 
@@ -120,7 +118,6 @@ class Plan:
     optimizer: OptimizerSettings
     training: TrainingSettings
     guarantee: PrivacyCost
-    student: StudentSettings | None = None
     claimed: Claim | None = None
     lower_bound: float | None = None
     curve: tuple[tuple[int, float], ...] = ()  # (steps done, epsilon spent)
@@ -129,13 +126,9 @@ class Plan:
     source: str | None = None  # the ledger head of the run whose embedding is used again
 
     def __post_init__(self) -> None:
-        if isinstance(self.critic, EnsembleSettings):
-            if self.privacy.rows != self.training.batch_size or self.privacy.releases != self.training.steps:
-                raise PlanError("training", (self.training.steps, self.training.batch_size), "what is accounted for")
-            if self.student is None and self.training.generator_updates != 1:
-                raise PlanError("generator_updates", self.training.generator_updates, "1: each answer is a release")
-        elif self.student is not None:
-            raise PlanError("student", "given", "nothing: the kernel critic's answers are free already")
+        planned, accounted = (self.training.steps, self.training.batch_size), (self.privacy.releases, self.privacy.rows)
+        if isinstance(self.critic, EnsembleSettings) and planned != accounted:  # each step releases one batch
+            raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
 
     @property
     def method_name(self) -> str:

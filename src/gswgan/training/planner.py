@@ -57,9 +57,6 @@ def make_plan(
         training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
     else:
         training = dataclasses.replace(defaults.training, steps=privacy.releases, batch_size=privacy.rows)
-    student = defaults.student
-    if table.get("as_published"):
-        student, training = None, dataclasses.replace(training, generator_updates=1)
     critic = defaults.critic
     if isinstance(critic, KernelSettings):
         critic = dataclasses.replace(critic, seed=seed)
@@ -71,7 +68,6 @@ def make_plan(
         generator=defaults.generator,
         optimizer=defaults.optimizer,
         training=training,
-        student=student,
         guarantee=guarantee(privacy),
         claimed=claimed(table, privacy),
         lower_bound=lower_bound(privacy),
@@ -119,6 +115,8 @@ def privacy_settings(
         given.setdefault("rows", release.rows)
         if given["sampling"] == "poisson":
             given.setdefault("rate", release.rate)
+            if given["rate"] >= 1:
+                given["sampling"] = "all"
     if "noise_std" not in given:
         target = check_epsilon(epsilon if epsilon is not None else target)
         unit = Contribution(clip_norm=given["clip_norm"], rows=given.get("rows", 1)).sensitivity("zeroed")
