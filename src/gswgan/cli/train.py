@@ -82,10 +82,11 @@ def train(
         raise PlanError("method", method, "gswgan")
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them")
-    where = pick_device(device)
+    planning = dry_run or save_plan is not None  # a plan may be made for another machine
+    kind = device if planning and device.split(":")[0] == "cuda" else pick_device(device).type
     if source is not None:
-        folder = _retrain(source, out, steps, where.type, seed)
-        _run(folder, None, where.type)
+        folder = _retrain(source, out, steps, kind, seed)
+        _run(folder, None, device)
         return
 
     from gswgan.data import load_data
@@ -97,7 +98,7 @@ def train(
     else:
         plan = Plan.load(plan_file) if plan_file is not None else _make(
             images, preset=preset, epsilon=epsilon, delta=delta, shards=shards, steps=steps, seed=seed,
-            device=where.type, insecure_reproducible=insecure_reproducible,
+            device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
         if save_plan is not None:
             plan.save(save_plan)
@@ -107,10 +108,10 @@ def train(
 
             console.print(describe(plan))
             console.print(outlook(plan))
-        if dry_run or save_plan is not None:
+        if planning:
             return
         folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{preset}"), plan)
-    _run(folder, images, where.type)
+    _run(folder, images, device)
     if show_private:
         _show_private(folder, data)
 
@@ -146,9 +147,8 @@ def _free(path: Path) -> Path:
 
 
 def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
-    import torch
-
     from gswgan.cli.plan_text import describe
+    from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
 
     plan = folder.plan()
@@ -159,7 +159,7 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
         return f"epsilon {plan.epsilon_after(done):.3g}"
 
     with progress_bar(plan.training.steps, 0, spent) as move:
-        ended = run(folder, images, device=torch.device(device), progress=move, note=console.print)
+        ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root} and the same --data options")
         raise typer.Exit(130)
