@@ -61,9 +61,9 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
         training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
     else:
         generator = GeneratorSettings(architecture="dcgan", width=16)
-        optimizer = OptimizerSettings(learning_rate=4e-3, warm_up=100, decay=True)
+        optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True)
         batch = min(1000, max(250, 25 * facts.classes))
-        training = TrainingSettings(steps=2200, batch_size=batch, feature_blocks=4)
+        training = TrainingSettings(steps=3500, batch_size=batch, feature_blocks=4)
     if loud:  # long training would fit the noise
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
         training = replace(training, steps=training.steps // 5)
