@@ -148,6 +148,20 @@ def test_a_saved_plan_trains(npz: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run/release/generator.safetensors").exists()
 
 
+def test_resume_remembers_where_the_data_is(npz: Path, tmp_path: Path, monkeypatch) -> None:
+    from gswgan.training import centralized
+
+    publish = centralized.publish
+    monkeypatch.setattr(centralized, "publish", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
+    out = tmp_path / "run"
+    with pytest.raises(OSError, match="disk full"):
+        call("train", "--data", npz, "--classes", 3, "--steps", 5, "--out", out, "--device", "cpu")
+    monkeypatch.setattr(centralized, "publish", publish)
+    monkeypatch.chdir(tmp_path)
+    assert "guarantee: epsilon 10" in call("train", "--resume", out, "--device", "cpu")
+    assert str(npz) not in "".join(path.read_text() for path in (out / "release").glob("*.json"))
+
+
 def test_a_new_generator_from_a_release(run: Path, tmp_path: Path) -> None:
     text = call("train", "--from", run, "--steps", 5, "--out", tmp_path / "again", "--device", "cpu")
     assert "adds nothing to its cost" in text

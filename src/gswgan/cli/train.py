@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,9 +19,9 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 
 
 def train(
-    data: Annotated[str, typer.Option(
-        help="digits, mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), or a folder with a "
-        "subfolder of images for each class.", rich_help_panel=_DATA)] = "digits",
+    data: Annotated[str | None, typer.Option(
+        help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), or a "
+        "folder with a subfolder of images for each class.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
         help="Number of classes where the data has labels but no class names. Public: never counted from the data.",
         rich_help_panel=_DATA)] = None,
@@ -51,14 +51,14 @@ def train(
     seed: Annotated[int, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise.", rich_help_panel=_RUN)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run",
-        help="Print the plan and what more or less data would buy, then stop. Reads the data's shape only.",
+        help="Print the plan and what more or less data would buy, then stop. Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,
     plan_file: Annotated[Path | None, typer.Option("--plan",
         help="Run a saved plan (needs no dp-accounting).", rich_help_panel=_RUN)] = None,
     resume: Annotated[Path | None, typer.Option(
-        help="Continue this run where it stopped. Pass the same --data options.", rich_help_panel=_RUN)] = None,
+        help="Continue this run where it stopped.", rich_help_panel=_RUN)] = None,
     source: Annotated[Path | None, typer.Option("--from",
         help="Train a new generator on the embedding that this run released: no data, no further cost.",
         rich_help_panel=_RUN)] = None,
@@ -91,11 +91,14 @@ def train(
 
     from gswgan.data import load_data
 
-    images = load_data(data, classes=classes, image_size=image_size, labels=labels, group_by=group_by)
+    where: dict[str, Any] = {"spec": data or "digits", "classes": classes, "image_size": image_size, "labels": labels}
+    where["group_by"] = None if group_by is None else str(group_by.absolute())
     if resume is not None:
         folder = RunFolder(resume)
         folder.plan()
-    else:
+        where = folder.remembered_source() if data is None else where
+    images = load_data(where.pop("spec"), **where)
+    if resume is None:
         plan = Plan.load(plan_file) if plan_file is not None else _make(
             images, preset=preset, epsilon=epsilon, delta=delta, shards=shards, steps=steps, seed=seed,
             device=kind, insecure_reproducible=insecure_reproducible,
@@ -111,9 +114,11 @@ def train(
         if planning:
             return
         folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{preset}"), plan)
+        spec = str(Path(data).absolute()) if data is not None and Path(data).exists() else data or "digits"
+        folder.remember_source({"spec": spec, **where})
     _run(folder, images, device)
     if show_private:
-        _show_private(folder, data)
+        _show_private(folder)
 
 
 def _make(images: ImageData, **options: object) -> Plan:
@@ -161,7 +166,7 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
     with progress_bar(plan.training.steps, 0, spent) as move:
         ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)
     if not ended:
-        console.print(f"stopped; continue with: gswgan train --resume {folder.root} and the same --data options")
+        console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
     _report(folder)
 
@@ -185,14 +190,14 @@ def _report(folder: RunFolder) -> None:
         console.print(f"claimed by the paper's accounting, and NOT a guarantee: {statement['claimed']['epsilon']:.4g}")
 
 
-def _show_private(folder: RunFolder, data: str) -> None:
+def _show_private(folder: RunFolder) -> None:
     from gswgan.data import load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
     from gswgan.synthesizer import load
 
     try:
-        test = load_data(data, split="test")
+        test = load_data(folder.remembered_source()["spec"], split="test")
     except DataError:
         console.print("PRIVATE: this data has no held-out part to test on.")
         return

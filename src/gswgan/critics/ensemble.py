@@ -8,7 +8,7 @@ is added, and the sum is divided by the fixed number rate x K.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,10 +86,12 @@ class Ensemble:
         secret: Streams,
         device: torch.device,
         warm_start: WarmStart | None = None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.settings, self.shape, self.count = settings, shape, count
         self._mechanism, self._public, self._secret = mechanism, public, secret
-        self._sampling, self._rate, self._device, self._warm_start = sampling, rate, device, warm_start
+        self._sampling, self._rate, self._device = sampling, rate, device
+        self._warm_start, self._note = warm_start, note
         self.params, self.buffers = init_critics(shape, count, seed=public.integer("critic weights"), device=device)
         self.adam = init_adam(self.params)
         self._images = self._labels = self._loss = torch.zeros(1)
@@ -167,6 +169,7 @@ class Ensemble:
         """Algorithm 1's first loop for every critic, a chunk at a time, each with its own local generator."""
         options, shape = self.settings, self.shape
         for members, real in _chunks(np.arange(self.count), min(AT_ONCE, self.count)):
+            self._note(f"warm start of critics {members[0] + 1} to {members[0] + real} of {self.count}")
             params, buffers, adam = self._gather(members)
             local = LocalGenerators(
                 warm.generator,

@@ -32,6 +32,9 @@ LOG_EVERY = 50
 Progress = Callable[[int], None]
 """Called after each step with the number of steps done."""
 
+Note = Callable[[str], None]
+"""Called with a line about what is going on; never anything private."""
+
 
 def train(
     plan: Plan,
@@ -62,7 +65,7 @@ def run(
     *,
     device: torch.device,
     progress: Progress = lambda done: None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Note = lambda text: None,
 ) -> bool:
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
     plan = folder.plan()
@@ -72,9 +75,10 @@ def run(
         raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
     with folder.locked(), _stop_on_interrupt() as stopped:
         generator = make_generator(plan, device)
-        critic = make_critic(plan, folder, data, device)
+        critic = make_critic(plan, folder, data, device, note)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
+        note("preparing the critic" + ("" if plan.source or folder.embedding.exists() else " (one pass over the data)"))
         critic.prepare(data, resumed=saved is not None)  # type: ignore[arg-type]
         if saved is not None:
             note(f"resuming after step {saved[0]}")
@@ -117,7 +121,9 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
     )
 
 
-def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: torch.device) -> Critic:
+def make_critic(
+    plan: Plan, folder: RunFolder, data: ImageData | None, device: torch.device, note: Note = lambda text: None
+) -> Critic:
     """The plan's critic behind its barrier: mechanism, ledger and key."""
     facts, privacy = plan.facts, plan.privacy
 
@@ -153,6 +159,7 @@ def make_critic(plan: Plan, folder: RunFolder, data: ImageData | None, device: t
         secret=secret,
         device=device,
         warm_start=_warm_start(plan),
+        note=note,
     )
 
 

@@ -33,6 +33,7 @@ class RunFolder:
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
+        self.source = self.private / "source.json"
 
     @classmethod
     def create(cls, root: Path, plan: Plan) -> RunFolder:
@@ -80,6 +81,15 @@ class RunFolder:
                 "data", "not the data that this run began with", "the same records in the same order",
                 "Noise of one run must not be used for two data sets: start a new run.",
             )  # fmt: skip
+
+    def remember_source(self, source: dict[str, Any]) -> None:
+        """Where the data was read from, so that a resumed run finds it again. Private: it may name a path."""
+        write_json(self.source, source)
+
+    def remembered_source(self) -> dict[str, Any]:
+        """What `remember_source` was told."""
+        source = read_json(self.source, "the source of the run's data (or pass --data)")
+        return {key: value for key, value in source.items() if key != "format_version"}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
