@@ -72,5 +72,5 @@ def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
     expected = 1.0 if privacy.sampling == "one" else privacy.rate * (privacy.shards or 1)
-    norm = privacy.noise_std / expected * math.sqrt(facts.pixels) / privacy.clip_norm
-    return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient, whose norm is at most 1"
+    norm = privacy.noise_std / expected * math.sqrt(facts.pixels / privacy.releases) / privacy.clip_norm
+    return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), averaged over the run"

@@ -90,14 +90,18 @@ def train(
         return
 
     from gswgan.data import load_data
+    from gswgan.data.sources import NAMES
 
-    where: dict[str, Any] = {"spec": data or "digits", "classes": classes, "image_size": image_size, "labels": labels}
+    spec = "digits" if data is None else data if data in NAMES else str(Path(data).absolute())
+    where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size, "labels": labels}
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     if resume is not None:
         folder = RunFolder(resume)
-        folder.plan()
+        if folder.plan().source is not None:
+            _run(folder, None, device)
+            return
         where = folder.remembered_source() if data is None else where
-    images = load_data(where.pop("spec"), **where)
+    images = load_data(**where)
     if resume is None:
         plan = Plan.load(plan_file) if plan_file is not None else _make(
             images, preset=preset, epsilon=epsilon, delta=delta, shards=shards, steps=steps, seed=seed,
@@ -114,8 +118,7 @@ def train(
         if planning:
             return
         folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{preset}"), plan)
-        spec = str(Path(data).absolute()) if data is not None and Path(data).exists() else data or "digits"
-        folder.remember_source({"spec": spec, **where})
+        folder.remember_source(where)
     _run(folder, images, device)
     if show_private:
         _show_private(folder)

@@ -27,6 +27,10 @@ _ACCEPTED = (
 _Arrays = tuple[np.ndarray, np.ndarray | None, Sequence[str] | None, str]
 
 
+NAMES = ("digits", *_PUBLISHED)
+"""Data sets known by name; anything else is a path."""
+
+
 def load_data(
     spec: str | Path,
     *,
