@@ -48,6 +48,10 @@ def test_save_and_load(model: GSWGAN, tmp_path: Path) -> None:
         gswgan.load(tmp_path / "release")
 
 
+def test_uniform_means_every_class_in_turn_comes_first(model: GSWGAN) -> None:
+    assert {int(model.sample(1, seed=seed)[1][0]) for seed in range(40)} == {0, 1, 2}
+
+
 def test_released_proportions(model: GSWGAN) -> None:
     _, labels = model.sample(3000, "released", seed=4)
     assert np.bincount(labels) / 3000 == pytest.approx([1 / 3] * 3, abs=0.05)

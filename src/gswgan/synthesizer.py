@@ -17,7 +17,7 @@ from torch import nn
 
 from gswgan.critics.kernel import Embedding
 from gswgan.data import make_image_data
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.generators import build_network
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.privacy import PrivacyCost
@@ -36,7 +36,7 @@ class Synthesizer(Protocol):
     def fit(self, images: ArrayLike, labels: ArrayLike | None = None) -> Synthesizer:
         """Learn from private images, once."""
 
-    def sample(self, n: int, labels: ArrayLike | Labels = "uniform") -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n: int, labels: ArrayLike | Labels | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Synthetic images and their labels."""
 
     @property
@@ -108,11 +108,11 @@ class GSWGAN:
         return self._read(folder)
 
     def sample(
-        self, n: int, labels: ArrayLike | Labels = "uniform", *, seed: int | None = None
+        self, n: int, labels: ArrayLike | Labels | None = None, *, seed: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
 
-        `labels`: "uniform" over the classes, "released" in proportion to the noisy counts, or an array of n.
+        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts) or an array.
         """
         _, network = self._fitted()
         rng = np.random.default_rng(seed)
@@ -126,9 +126,12 @@ class GSWGAN:
 
     @property
     def privacy(self) -> PrivacyCost:
-        """The guarantee of the release towards the public."""
+        """The guarantee of the release towards the public. A run whose noise is known has none: PrivacyError."""
         folder, _ = self._fitted()
-        return cost_from_statement(read_json(folder.privacy, "the privacy.json of a run"))
+        statement = read_json(folder.privacy, "the privacy.json of a run")
+        if statement.get("void"):
+            raise PrivacyError("privacy", None, "a run with a secret key", f"This release was {statement['void']}.")
+        return cost_from_statement(statement)
 
     def save(self, folder: str | Path) -> None:
         """Copy the release (and nothing private) to a new folder, from which `load` works."""
@@ -143,14 +146,14 @@ class GSWGAN:
             raise RunError("model", "not trained", "a trained one", "Call fit first, or use gswgan.load(folder).")
         return self._folder, self._network
 
-    def _labels(self, n: int, labels: ArrayLike | Labels, rng: np.random.Generator) -> np.ndarray:
+    def _labels(self, n: int, labels: ArrayLike | Labels | None, rng: np.random.Generator) -> np.ndarray:
         folder, _ = self._fitted()
         if n < 0:
             raise PlanError("n", n, "a number of images, at least 0")
         kept = np.array(read_json(folder.model, "model.json")["labels"])
-        if isinstance(labels, str):
-            if labels == "uniform":
-                return rng.permutation(np.resize(kept, n))
+        if labels is None or isinstance(labels, str):
+            if labels in (None, "uniform"):
+                return rng.permutation(np.resize(rng.permutation(kept), n))
             if labels == "released" and folder.embedding.exists():
                 weight = Embedding.load(folder.embedding).counts.numpy()[kept]
                 return rng.choice(kept, size=n, p=weight / weight.sum())

@@ -168,6 +168,33 @@ def test_a_new_generator_from_a_release(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again/release/ledger.jsonl").read_bytes() == (run / "release/ledger.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--resume", "RUN", "--dry-run"), ("--from", "RUN", "--dry-run"), ("--resume", "RUN", "--epsilon", "1"),
+        ("--from", "RUN", "--delta", "1e-6"), ("--resume", "RUN", "--from", "RUN"),
+        ("--from", "RUN", "--insecure-reproducible"),
+    ],
+)  # fmt: skip
+def test_what_a_fixed_plan_would_ignore_is_refused(run: Path, options: tuple[str, ...]) -> None:
+    result = runner.invoke(app, ["train", "--device", "cpu", *(str(run) if o == "RUN" else o for o in options)])
+    assert isinstance(result.exception, GswganError)
+    assert "options" in str(result.exception)
+
+
+def test_an_insecure_run_is_never_stated_as_a_guarantee(npz: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    common = ("train", "--data", npz, "--classes", 3, "--steps", 3, "--out", out, "--device", "cpu")
+    assert "guarantee: NONE" in call(*common, "--insecure-reproducible")
+    assert call("privacy", "account", out).startswith("NO GUARANTEE")
+    assert call("privacy", "explain", out).startswith("NO GUARANTEE")
+    assert call_json("privacy", "account", out)["void"]
+
+
+def test_the_delta_of_a_preset_can_be_asked_for() -> None:
+    assert call_json("privacy", "account", "--preset", "paper", "--delta", 1e-7)["epsilon"] > 611
+
+
 def test_show_private_is_marked(tmp_path: Path) -> None:
     text = call(
         "train", "--data", "digits", "--steps", 5, "--show-private", "--out", tmp_path / "run", "--device", "cpu"

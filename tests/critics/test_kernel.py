@@ -16,7 +16,6 @@ from gswgan.critics.kernel import (
     KernelCritic,
     KernelSettings,
     RandomFeatures,
-    contribution_of,
     distance,
     embed,
 )
@@ -33,7 +32,7 @@ def exact_sums(data: ImageData, features: RandomFeatures, mechanism_for) -> np.n
     by_person = data.persons is not None
     clip = data.classes**-0.5 if by_person else 1.0
     labelled = data.labels is not None
-    mechanism = mechanism_for(contribution_of(labelled=labelled, by_person=by_person, clip_norm=clip))
+    mechanism = mechanism_for(Contribution(clip_norm=clip, counts=labelled and not by_person))
     blocks = kernel._person_blocks(data, features) if by_person else kernel._record_blocks(data, features)
     slots, width = (1, data.classes * (features.width + 1)) if by_person else (data.classes, features.width)
     return mechanism._sum(blocks, slots, width).ravel().astype(np.float64) / 2**26

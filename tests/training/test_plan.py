@@ -160,6 +160,29 @@ def test_a_broken_plan_file_names_what_is_wrong(tmp_path: Path, change, named: s
         Plan.load(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda p: p["privacy"].update(sampling="poisson", rate=0.01), "guarantee"),
+        (
+            lambda p: (p["privacy"].update(sampling="poisson"), p["guarantee"].update(sampling="poisson")),
+            "kernel critic",
+        ),
+        (lambda p: p["guarantee"].update(delta=1e-9), "guarantee"),
+        (lambda p: (p["privacy"].update(unit="person"), p["guarantee"].update(unit="person")), "unit"),
+        (lambda p: p["privacy"].update(counts=True), "kernel critic"),
+        (lambda p: p["training"].update(steps=0), "steps"),
+    ],
+)
+def test_a_plan_cannot_claim_what_its_critic_does_not_do(tmp_path: Path, change, named: str) -> None:
+    """A hand-made plan for unlabelled data that asks for amplification, another delta or another unit."""
+    data = dataclasses.replace(tiny_images(), labels=None, classes=1, class_names=("all",))
+    content = tiny_plan(data).to_json()
+    change(content)
+    with pytest.raises(PlanError, match=named):
+        Plan.from_json(content)
+
+
 def test_steps_of_the_ensemble_cannot_differ_from_what_is_accounted_for() -> None:
     plan = tiny_plan(tiny_images(), preset="ensemble")
     with pytest.raises(PlanError, match="accounted"):

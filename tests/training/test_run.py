@@ -144,6 +144,32 @@ def test_key_is_erased_when_the_run_ends(tmp_path: Path, stripes: ImageData) -> 
             assert secret.encode() not in path.read_bytes()
 
 
+def test_a_run_that_died_after_its_last_file_is_cleaned_up(tmp_path: Path, stripes: ImageData, monkeypatch) -> None:
+    folder = RunFolder.create(tmp_path / "run", plan_of("default", stripes))
+    with monkeypatch.context() as patch:
+        patch.setattr(centralized, "_clean_up", lambda folder: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            go(folder, stripes)
+    assert folder.key.exists()
+    with pytest.raises(RunError, match="has not ended"):
+        go(folder, stripes)
+    assert not folder.key.exists()
+    assert not folder.journal.exists()
+
+
+def test_classes_left_out_stay_so_after_a_stop_at_the_end(tmp_path: Path, stripes: ImageData, monkeypatch) -> None:
+    data = dataclasses.replace(stripes, labels=np.where(stripes.labels == 2, 0, stripes.labels))
+    plan = plan_of("default", data)
+    folder = RunFolder.create(tmp_path / "run", plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(centralized.Checkpoint, "is_due", lambda self: True)
+        patch.setattr(centralized, "publish", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            go(folder, data)
+    assert go(folder, data)
+    assert json.loads(folder.model.read_text())["labels"] == [0, 1]
+
+
 def test_two_runs_have_different_noise(tmp_path: Path, stripes: ImageData) -> None:
     plan = dataclasses.replace(plan_of("default", stripes), insecure_reproducible=False)
     sums = []
@@ -208,6 +234,8 @@ def test_insecure_release_says_that_it_has_no_guarantee(tmp_path: Path, stripes:
     assert go(folder, stripes)
     assert "NO guarantee" in json.loads(folder.privacy.read_text())["void"]
     assert "**None.**" in folder.card.read_text()
+    with pytest.raises(PrivacyError, match="NO guarantee"):
+        gswgan.load(folder.root, device="cpu").privacy  # noqa: B018
 
 
 def test_privacy_json_has_everything_that_epsilon_means_nothing_without(tmp_path: Path, stripes: ImageData) -> None:

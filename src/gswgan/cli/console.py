@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
 class _Speed(ProgressColumn):
@@ -25,7 +25,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress_bar(total: int, start: int, spent: Callable[[int], str]) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, spent: Callable[[int], str]) -> Iterator[Callable[[int], None]]:
     """A bar with step, speed, time left and epsilon spent so far; yields the function that moves it."""
     columns = (
         TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -37,5 +37,5 @@ def progress_bar(total: int, start: int, spent: Callable[[int], str]) -> Iterato
         TextColumn("{task.fields[spent]}"),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total, completed=start, spent=spent(start))
+        task = bar.add_task("", total=total, spent=spent(0))
         yield lambda done: bar.update(task, completed=done, spent=spent(done))

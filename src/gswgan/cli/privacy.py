@@ -26,7 +26,7 @@ def account(
         help="Noise std over the L2 bound of one contribution (half of the replace-one sensitivity).")] = None,
     rate: Annotated[float, typer.Option(help="Probability that a contributor takes part in a release.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Number of releases.")] = 1,
-    delta: Annotated[float, typer.Option(help="Delta.")] = 1e-5,
+    delta: Annotated[float | None, typer.Option(help="Delta. Default: the preset's, or 1e-5.")] = None,
     neighbours: _Neighbours = "replace-one",
     sampling: _Sampling = "poisson",
     json: _Json = False,
@@ -38,15 +38,17 @@ def account(
     if run is not None:
         content = _account_run(run)
     elif preset is not None:
-        content = _account_preset(preset, records)
+        content = _account_preset(preset, records, delta)
     else:
         assert noise_multiplier is not None
-        content = _account_noise(noise_multiplier, rate, steps, delta, neighbours, sampling)
+        content = _account_noise(noise_multiplier, rate, steps, 1e-5 if delta is None else delta, neighbours, sampling)
     if json:
         print_json(content)
         return
     from gswgan.training.publish import cost_from_statement
 
+    if content.get("void"):
+        console.print(f"NO GUARANTEE: {content['void']}. With a secret key it would read:")
     console.print(str(cost_from_statement(content)))
     console.print(f"sampling: {content['sampling']}; accountant: {content['accountant']}")
     for key, words in (("claimed", "claimed by the paper's accounting, NOT a guarantee"),
@@ -144,14 +146,14 @@ def _account_run(run: Path) -> dict[str, Any]:
     return privacy_statement(plan, cost_of_ledger(plan, folder))
 
 
-def _account_preset(preset: str, records: int) -> dict[str, Any]:
+def _account_preset(preset: str, records: int, delta: float | None) -> dict[str, Any]:
     from gswgan.training.plan import Facts
     from gswgan.training.planner import as_printed, claimed, guarantee, load_preset, lower_bound, privacy_settings
 
     table = load_preset(preset)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
-    privacy = privacy_settings(table, facts)
+    privacy = privacy_settings(table, facts, delta=delta)
     claim, bound = claimed(table, privacy), lower_bound(privacy)
     content = {
         **guarantee(privacy).to_json(),
@@ -160,7 +162,7 @@ def _account_preset(preset: str, records: int) -> dict[str, Any]:
         "noise_std": privacy.noise_std,
         "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
         "releases": privacy.releases,
-        "rate": privacy.rate,
+        "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate,
         "shards": privacy.shards,
     }
     if table.get("federated"):

@@ -75,13 +75,23 @@ def train(
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
     from gswgan.synthesizer import pick_device
-    from gswgan.training.plan import Plan
+    from gswgan.training.plan import Facts, Plan
     from gswgan.training.run_folder import RunFolder
 
     if method != "gswgan":
         raise PlanError("method", method, "gswgan")
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them")
+    continued = resume is not None or source is not None
+    if continued and (dry_run or save_plan is not None):
+        raise PlanError("options", "--dry-run or --save-plan", "neither of them with --resume or --from")
+    fixed = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--steps": None if source else steps}
+    fixed["--insecure-reproducible"] = insecure_reproducible or None
+    given = [name for name, value in fixed.items() if value is not None]
+    if given and (continued or plan_file is not None):
+        raise PlanError(
+            "options", given[0], "nothing of the kind with --resume, --from or --plan", "The plan is fixed."
+        )
     planning = dry_run or save_plan is not None  # a plan may be made for another machine
     kind = device if planning and device.split(":")[0] == "cuda" else pick_device(device).type
     if source is not None:
@@ -117,7 +127,9 @@ def train(
             console.print(outlook(plan))
         if planning:
             return
-        folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{preset}"), plan)
+        if not plan.fits(Facts.of(images)):
+            raise PlanError("data", Facts.of(images), f"data with the facts of the plan, {plan.facts}")
+        folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{plan.preset}"), plan)
         folder.remember_source(where)
     _run(folder, images, device)
     if show_private:
@@ -132,17 +144,17 @@ def _make(images: ImageData, **options: object) -> Plan:
     plan = make_plan(facts, **options)  # type: ignore[arg-type]
     units = facts.persons or facts.records
     if plan.privacy.delta >= 1 / units:
-        console.print(f"[yellow]warning: delta {plan.privacy.delta:g} is not below 1/{units}: it allows one "
-                      f"{plan.privacy.unit} to be published in the clear.[/]")  # fmt: skip
+        console.print(f"warning: delta {plan.privacy.delta:g} is not below 1/{units}: it allows one "
+                      f"{plan.privacy.unit} to be published in the clear.", style="yellow")  # fmt: skip
     return plan
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
     from gswgan.training.retrain import retrain
+    from gswgan.training.run_folder import find_release
 
-    return retrain(
-        source, out or _free(source.with_name(source.name + "-again")), steps=steps, device=device, seed=seed
-    )
+    root = find_release(source.resolve()).release.parent
+    return retrain(source, out or _free(root.with_name(root.name + "-again")), steps=steps, device=device, seed=seed)
 
 
 def _free(path: Path) -> Path:
@@ -166,7 +178,7 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
     def spent(done: int) -> str:
         return f"epsilon {plan.epsilon_after(done):.3g}"
 
-    with progress_bar(plan.training.steps, 0, spent) as move:
+    with progress_bar(plan.training.steps, spent) as move:
         ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
@@ -200,12 +212,13 @@ def _show_private(folder: RunFolder) -> None:
     from gswgan.synthesizer import load
 
     try:
-        test = load_data(folder.remembered_source()["spec"], split="test")
+        test = load_data(**{**folder.remembered_source(), "group_by": None}, split="test")
     except DataError:
         console.print("PRIVATE: this data has no held-out part to test on.")
         return
     images, labels = load(folder.root, device="cpu").sample(5000, seed=0)
-    if test.labels is None or test.image_size != images.shape[1]:
+    if test.labels is None or len(set(labels.tolist())) < 2:
+        console.print("PRIVATE: nothing to score without labels.")
         return
     score = logistic_accuracy(images, labels, test.images, test.labels)
     console.print(f"PRIVATE, not for release: logistic regression trained on synthetic, tested on real: {score:.3f}")

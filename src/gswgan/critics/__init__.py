@@ -19,7 +19,7 @@ __all__ = ["Critic"]
 class Critic(Protocol):
     """What Algorithm 1 asks of a critic. Who answers (here, or on remote machines) is its own affair."""
 
-    def prepare(self, data: ImageData, *, resumed: bool = False) -> None:
+    def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Before the first step. Kernel: the one release. Ensemble: shards and warm start, nothing leaves.
 
         `resumed`: a state will be loaded next, so there is no need to warm up.

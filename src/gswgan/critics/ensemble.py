@@ -100,8 +100,9 @@ class Ensemble:
         usual = math.ceil(min(count, expected + 2 * math.sqrt(expected * (1 - rate))))
         self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE))  # one fixed size: kernels never vary
 
-    def prepare(self, data: ImageData, *, resumed: bool = False) -> None:
+    def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Cut the shards, put the data on the device, warm up. Nothing leaves."""
+        assert data is not None, "critics learn from data"
         self.shards = Shards.of(data, self.count, self._public.integer("partition"), self._device)
         self._images = torch.from_numpy(data.images).to(self._device)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
@@ -130,7 +131,7 @@ class Ensemble:
     def _fakes_by_class(self, generator: Generator, name: tuple[int, int]) -> Tensor:
         """A public pool of fakes, [classes, some, c, h, w]: each record meets a fake of its own class in it."""
         size, classes = self.settings.learning_batch, self.shape.classes
-        some = min(size, max(8, 2 * math.ceil(size / classes)))
+        some = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
         images, labels = generator.fakes(classes * some, "critics", *name)
         return images[labels.argsort(stable=True)].unflatten(0, (classes, some))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
-from gswgan.privacy import Contribution, GaussianMechanism, Streams
+from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.randomness import write_durably
 
@@ -112,11 +112,6 @@ class Embedding:
             raise RunError("embedding", str(path), "a released embedding", "Train anew.") from wrong
 
 
-def contribution_of(*, labelled: bool, by_person: bool, clip_norm: float) -> Contribution:
-    """What one record (or one person's average) may add to the sums."""
-    return Contribution(clip_norm=clip_norm, counts=labelled and not by_person)
-
-
 def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanism) -> Embedding:
     """The one release: class sums of (phi, 1) over all records, or over all persons' averages."""
     classes, width = data.classes, features.width
@@ -190,8 +185,8 @@ class KernelCritic:
     ) -> None:
         """`path` is where the embedding is kept; it is released only where no embedding is there yet.
 
-        With several `blocks` each step looks at one block of the features in turn: the frequencies are drawn
-        independently, so a block is a smaller kernel of the same kind, and a step costs that much less.
+        With several `blocks` each step looks at one block of the features in turn: a block is a smaller
+        approximation of the same kernel, and a step costs that much less.
         """
         self.features, self._mechanism, self._path = features, mechanism, path
         self.embedding: Embedding | None = None

@@ -102,7 +102,7 @@ class Generator:
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
-        tensors = {"updates": torch.tensor(self.updates)}
+        tensors = {"updates": torch.tensor(self.updates), "label_set": torch.from_numpy(self.label_set)}
         tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
         for index, slots in self.adam.state_dict()["state"].items():
@@ -111,7 +111,7 @@ class Generator:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        self.updates = int(tensors["updates"])
+        self.updates, self.label_set = int(tensors["updates"]), tensors["label_set"].numpy()
         for name, module in (("network.", self.network), ("averaged.", self.averaged)):
             module.load_state_dict({k[len(name) :]: v for k, v in tensors.items() if k.startswith(name)})
         state: dict[int, dict[str, Tensor]] = {}

@@ -70,8 +70,10 @@ def run(
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
     plan = folder.plan()
     if folder.is_finished:
+        with folder.locked():
+            _clean_up(folder)  # it may have died after its last file
         raise RunError("run", str(folder.root), "a run that has not ended", "It has: `gswgan sample` draws from it.")
-    if data is not None and Facts.of(data) != plan.facts:
+    if data is not None and not plan.fits(Facts.of(data)):
         raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
     with folder.locked(), _stop_on_interrupt() as stopped:
         generator = make_generator(plan, device)
@@ -79,7 +81,7 @@ def run(
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
         note("preparing the critic" + ("" if plan.source or folder.embedding.exists() else " (one pass over the data)"))
-        critic.prepare(data, resumed=saved is not None)  # type: ignore[arg-type]
+        critic.prepare(data, resumed=saved is not None)
         if saved is not None:
             note(f"resuming after step {saved[0]}")
             generator.load_state(saved[1]["generator"])
@@ -100,10 +102,15 @@ def run(
         if done < plan.training.steps:
             return False
         publish(plan, folder, generator)
-        for spent in (folder.journal, folder.checkpoint):
-            spent.unlink(missing_ok=True)
-        erase_key(folder.key)
+        _clean_up(folder)
     return True
+
+
+def _clean_up(folder: RunFolder) -> None:
+    """What must not outlive the run: the key first."""
+    erase_key(folder.key)
+    for spent in (folder.journal, folder.checkpoint):
+        spent.unlink(missing_ok=True)
 
 
 def make_generator(plan: Plan, device: torch.device) -> Generator:

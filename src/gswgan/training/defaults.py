@@ -1,7 +1,7 @@
 """Settings that follow from public facts: nobody should have to tune on private data.
 
 What touches the release (length scales, features, shards, rate, steps, batch of the ensemble) depends on the facts
-alone. The device changes only what happens after the release.
+alone. The device changes nothing that the guarantee depends on.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ are bound to it, so one key can never serve two plans.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -105,6 +106,10 @@ class TrainingSettings:
     feature_blocks: int = 1  # kernel: the features are used a block at a time
     mixed_precision: bool = False
 
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 2:
+            raise PlanError("steps and batch_size", (self.steps, self.batch_size), "at least 1 and 2")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -129,6 +134,20 @@ class Plan:
         planned, accounted = (self.training.steps, self.training.batch_size), (self.privacy.releases, self.privacy.rows)
         if isinstance(self.critic, EnsembleSettings) and planned != accounted:  # each step releases one batch
             raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
+        stated = {
+            name: getattr(self.guarantee, name) for name in ("delta", "neighbours", "unit", "observer", "sampling")
+        }
+        ruled = {name: getattr(self.privacy, name) for name in stated}
+        if stated != ruled:
+            raise PlanError("guarantee", stated, f"{ruled}, as in privacy")
+        by_person = self.facts.persons is not None
+        if (self.privacy.unit == "person") != by_person:
+            raise PlanError("privacy.unit", self.privacy.unit, "person exactly where the data has persons")
+        if isinstance(self.critic, KernelSettings):
+            found = (self.privacy.sampling, self.privacy.rows, self.privacy.releases, self.privacy.counts)
+            needed = ("all", 1, 1, self.facts.labelled and not by_person)
+            if found != needed:
+                raise PlanError("privacy", found, f"{needed}: the kernel critic makes one release of everybody")
 
     @property
     def method_name(self) -> str:
@@ -138,6 +157,10 @@ class Plan:
     def digest(self) -> str:
         """The name of this plan: equal plans have equal digests."""
         return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+
+    def fits(self, facts: Facts) -> bool:
+        """Whether data with these facts is what was planned for; its name may differ."""
+        return dataclasses.replace(facts, data=self.facts.data, class_names=self.facts.class_names) == self.facts
 
     def epsilon_after(self, steps: int) -> float:
         """Epsilon spent after so many steps, read from the curve, rounded up to its next point."""

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import KernelSettings, contribution_of
+from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Gaussian, PrivacyCost, calibrate
 from gswgan.privacy.accountant import check_delta, drawn_one_lower_bound
@@ -101,7 +101,7 @@ def privacy_settings(
     if table["critic"] == "kernel":
         clip = facts.classes**-0.5 if by_person else 1.0
         given["clip_norm"] = clip
-        given["counts"] = contribution_of(labelled=facts.labelled, by_person=by_person, clip_norm=clip).counts
+        given["counts"] = facts.labelled and not by_person
     else:
         release = ensemble_release(facts)
         given["shards"] = shards if shards is not None else given.get("shards", release.shards)

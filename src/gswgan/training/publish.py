@@ -26,7 +26,7 @@ VOID = "made with --insecure-reproducible: the noise can be recomputed from the 
 
 
 def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
-    """Write everything under release/; privacy.json last but one, so that a generator never stands without it."""
+    """Write everything under release/; the generator last, so that it never stands without its privacy.json."""
     network = generator.released_network()
     kept = [int(label) for label in generator.label_set]
     write_json(folder.model, {"method": "gswgan", "labels": kept, "plan": plan.to_json()})
@@ -103,8 +103,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         f"- {cost}",
         f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
         f"- protected: the content of one {cost.unit}. {_several(cost.unit)}",
-        f"- releases: {privacy.releases}, noise standard deviation {privacy.noise_std:.6g}, "
-        f"sensitivity {privacy.contribution.sensitivity(privacy.neighbours):.6g}; all of them are in ledger.jsonl",
+        f"- planned releases: {privacy.releases}, noise standard deviation {privacy.noise_std:.6g}, "
+        f"sensitivity {privacy.contribution.sensitivity(privacy.neighbours):.6g}; what happened is in ledger.jsonl",
     ]
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")

@@ -46,7 +46,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         wrong: PlanError | None = None
-        for option in args:
+        for option in sorted(args, key=lambda kind: -_shared(kind, value)):  # the likeliest first, for its message
             if option is type(None) and value is None:
                 return None
             try:
@@ -72,3 +72,10 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise PlanError(name, value, f"a value of type {hint.__name__}")
     return value
+
+
+def _shared(kind: Any, value: Any) -> int:
+    """How many keys of `value` are fields of the dataclass `kind`."""
+    if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
+        return 0
+    return len({field.name for field in dataclasses.fields(kind)} & set(value))
