@@ -80,7 +80,8 @@ def run(
         critic = make_critic(plan, folder, data, device, note)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        note("preparing the critic" + ("" if plan.source or folder.embedding.exists() else " (one pass over the data)"))
+        if isinstance(plan.critic, KernelSettings) and not folder.embedding.exists():
+            note("releasing the embedding: one pass over the data")
         critic.prepare(data, resumed=saved is not None)
         if saved is not None:
             note(f"resuming after step {saved[0]}")
