@@ -105,7 +105,7 @@ class Embedding:
     def load(cls, path: Path) -> Embedding:
         """Read a saved embedding."""
         try:
-            tensors = safetensors.torch.load(path.read_bytes())
+            tensors = safetensors.torch.load_file(path)
             noise = tensors["noise"].tolist()
             return cls(sums=tensors["sums"], counts=tensors["counts"], noise_std=noise[0], count_noise_std=noise[1])
         except (OSError, KeyError, IndexError, safetensors.SafetensorError) as wrong:
