@@ -191,6 +191,22 @@ def test_block_norm_is_bounded(mechanism_for, stripes: ImageData) -> None:
     assert torch.allclose(mean.flatten(1), unit.sum(0) / (0.4 * COUNT), atol=1e-5)
 
 
+def test_padding_neither_drops_nor_repeats_anyone(mechanism_for, stripes: ImageData) -> None:
+    """A chunk is filled up with copies, and a copy that counted would double its critic's sensitivity."""
+    ensemble = make(stripes, mechanism_for)
+    assert 1 < ensemble.chunk < COUNT
+    alone = {}
+    for k in range(COUNT):
+        ensemble._participants = np.array([k])
+        (alone[k],) = torch.cat([rows for rows, _ in blocks(ensemble)])  # one critic, one block
+    for members in ([3], [0, 5], list(range(ensemble.chunk)), list(range(ensemble.chunk + 1)), list(range(COUNT))):
+        ensemble._participants = np.array(members)
+        found = torch.cat([rows for rows, _ in blocks(ensemble)])
+        assert len(found) == len(members)
+        for row, k in zip(found, members):
+            assert torch.equal(row, alone[k])
+
+
 def test_fakes_of_a_step_are_fresh_or_one(mechanism_for, stripes: ImageData) -> None:
     asked: list[tuple] = []
 
@@ -204,6 +220,16 @@ def test_fakes_of_a_step_are_fresh_or_one(mechanism_for, stripes: ImageData) -> 
     asked.clear()
     make(stripes, mechanism_for, fakes_per_step="one").learn(1, Counting())  # type: ignore[arg-type]
     assert asked == [("critics", 1, 0)]
+
+
+def test_an_invalid_label_does_not_raise_and_stays_with_its_critic(mechanism_for, stripes: ImageData) -> None:
+    labels = stripes.labels.copy()
+    labels[17], labels[18] = -7, 10**6
+    one, other = make(stripes, mechanism_for), make(dataclasses.replace(stripes, labels=labels), mechanism_for)
+    owners = {k for k in range(COUNT) if {17, 18} & set(one.shards.table[k].tolist())}
+    play(one)
+    play(other)
+    assert {k for k in range(COUNT) if not same(critic_state(one, k), critic_state(other, k))} <= owners
 
 
 def test_each_record_meets_a_fake_of_its_own_class(mechanism_for, stripes: ImageData, monkeypatch) -> None:

@@ -87,7 +87,9 @@ def test_paper_plan_states_claim_and_guarantee() -> None:
     assert plan.claimed is not None
     assert plan.claimed.epsilon == pytest.approx(9.993, abs=0.01)
     assert plan.guarantee.epsilon == pytest.approx(610.3, rel=5e-3)
-    assert plan.lower_bound == pytest.approx(329.4, rel=5e-3)
+    assert plan.lower_bound is not None
+    assert plan.lower_bound.epsilon == pytest.approx(329.4, rel=5e-3)
+    assert plan.lower_bound.delta == 1e-5
     assert plan.privacy.noise_std == 2.14
     assert (plan.critic.updates, plan.critic.warm_start, plan.training.steps) == (5, 2000, 20000)
 

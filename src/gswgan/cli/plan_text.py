@@ -30,7 +30,7 @@ def describe(plan: Plan) -> str:
         lines.append("source:    an embedding that was released before; this run adds nothing to its cost")
     if plan.curve:
         points = ", ".join(f"{done}: {epsilon:.3g}" for done, epsilon in plan.curve)
-        lines.append(f"epsilon by step: {points}")
+        lines.append(f"epsilon by step, likewise at delta {privacy.delta:g}: {points}")
     lines.append(
         f"generator: {plan.generator.architecture} of width {plan.generator.width}, {training.steps} steps of "
         f"{training.batch_size} fakes, learning rate {plan.optimizer.learning_rate:g}"

@@ -149,6 +149,7 @@ def _account_run(run: Path) -> dict[str, Any]:
 def _account_preset(preset: str, records: int, delta: float | None) -> dict[str, Any]:
     from gswgan.training.plan import Facts
     from gswgan.training.planner import as_printed, claimed, guarantee, load_preset, lower_bound, privacy_settings
+    from gswgan.training.settings import to_plain
 
     table = load_preset(preset)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
@@ -158,7 +159,7 @@ def _account_preset(preset: str, records: int, delta: float | None) -> dict[str,
     content = {
         **guarantee(privacy).to_json(),
         "claimed": None if claim is None else claim.to_json(),
-        "lower_bound": None if bound is None else {"epsilon": bound},
+        "lower_bound": to_plain(bound),
         "noise_std": privacy.noise_std,
         "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
         "releases": privacy.releases,

@@ -176,7 +176,7 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
     console.print(f"run folder: {folder.root}")
 
     def spent(done: int) -> str:
-        return f"epsilon {plan.epsilon_after(done):.3g}"
+        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.privacy.delta:g}"
 
     with progress_bar(plan.training.steps, spent) as move:
         ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)

@@ -106,6 +106,7 @@ class Ensemble:
         self.shards = Shards.of(data, self.count, self._public.integer("partition"), self._device)
         self._images = torch.from_numpy(data.images).to(self._device)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._labels = torch.from_numpy(labels).to(self._device)
         if self._warm_start is not None and not resumed:
             self._warm_up(self._warm_start)

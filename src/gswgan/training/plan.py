@@ -98,6 +98,16 @@ class PrivacySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """What no analysis of a run can prove less than. Not a guarantee."""
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    observer: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """The loop. Not private: every generator step is post-processing."""
 
@@ -124,7 +134,7 @@ class Plan:
     training: TrainingSettings
     guarantee: PrivacyCost
     claimed: Claim | None = None
-    lower_bound: float | None = None
+    lower_bound: LowerBound | None = None
     curve: tuple[tuple[int, float], ...] = ()  # (steps done, epsilon spent)
     seed: int = 0
     insecure_reproducible: bool = False

@@ -17,7 +17,7 @@ from gswgan.privacy.accountant import check_delta, drawn_one_lower_bound
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
 from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
-from gswgan.training.plan import Facts, Plan, PrivacySettings
+from gswgan.training.plan import Facts, LowerBound, Plan, PrivacySettings
 from gswgan.training.settings import from_plain, to_plain
 
 PRESETS = ("default", "ensemble", "paper", "paper-federated")
@@ -172,12 +172,13 @@ def claimed(table: Mapping[str, Any], privacy: PrivacySettings) -> Claim | None:
     return claimed_centralized(_sample(privacy), shards=count, steps=steps, batch_size=privacy.rows, delta=delta)
 
 
-def lower_bound(privacy: PrivacySettings) -> float | None:
+def lower_bound(privacy: PrivacySettings) -> LowerBound | None:
     """What no analysis of the paper's draw can go below, even if the draw stays hidden from the public."""
     event = privacy.event
     if not isinstance(event, DrawnOne) or privacy.observer != "public":
         return None
-    return drawn_one_lower_bound(event, privacy.releases, privacy.delta)
+    epsilon = drawn_one_lower_bound(event, privacy.releases, privacy.delta)
+    return LowerBound(epsilon=epsilon, delta=privacy.delta, neighbours=privacy.neighbours, observer=privacy.observer)
 
 
 def as_printed(privacy: PrivacySettings, answers: int) -> PrivacyCost:

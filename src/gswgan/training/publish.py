@@ -20,6 +20,7 @@ from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
+from gswgan.training.settings import to_plain
 
 PICTURE_COLUMNS = 12
 VOID = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
@@ -65,7 +66,7 @@ def privacy_statement(plan: Plan, cost: PrivacyCost) -> dict[str, Any]:
         **cost.to_json(),
         "guarantees": [cost.to_json()],
         "claimed": None if plan.claimed is None else plan.claimed.to_json(),
-        "lower_bound": None if plan.lower_bound is None else {"epsilon": plan.lower_bound},
+        "lower_bound": to_plain(plan.lower_bound),
         "void": VOID if plan.insecure_reproducible else None,
     }
 
