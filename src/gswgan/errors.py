@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError
 
-__all__ = ["DataError", "GswganError", "LedgerError", "PlanError", "PrivacyError", "RunError"]
+__all__ = [
+    "AuditError",
+    "DataError",
+    "GswganError",
+    "GswganWarning",
+    "LedgerError",
+    "PlanError",
+    "PrivacyError",
+    "RunError",
+    "short",
+]
 
 
 class DataError(GswganError):
@@ -17,3 +29,24 @@ class PlanError(GswganError):
 
 class RunError(GswganError):
     """A run folder that cannot be used as asked."""
+
+
+class AuditError(GswganError):
+    """An audit that cannot be made as asked, or whose real path does not do what is audited."""
+
+
+class GswganWarning(UserWarning):
+    """Something allowed that is hardly meant. It is said before the run, and the run goes on."""
+
+
+def short(value: object, most: int = 60) -> object:
+    """What a message may show of a value that was read from a file: a few characters, never a whole table or list."""
+    if isinstance(value, Mapping):
+        return f"a table of {len(value)}"
+    if isinstance(value, (list, tuple, set)):
+        return f"a list of {len(value)}"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "a very large number"
+    if isinstance(value, str) and len(value) > most:
+        return value[:most] + "..."
+    return value

@@ -232,9 +232,12 @@ class Ensemble:
 
     def _blocks(self, images: Tensor, labels: Tensor) -> Iterator[Block]:
         for members, real in _chunks(self._participants, self.chunk):
-            params, buffers, _ = self._gather(members)
-            gradient = generator_gradient(params, buffers, images, labels, self.settings.compute_dtype)
-            yield gradient[:real].flatten(2), None
+            yield self.judge(members, images, labels)[:real].flatten(2), None
+
+    def judge(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
+        """Gradient of each member's judgement with respect to each fake, [m, B, c, h, w]: private, not yet clipped."""
+        params, buffers, _ = self._gather(members)
+        return generator_gradient(params, buffers, images, labels, self.settings.compute_dtype)
 
     def _records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
         """Record indices [m, B], each from the member's own shard."""

@@ -22,6 +22,7 @@ from scipy.stats import binom
 
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.events import (
+    BaseEvent,
     DrawnOne,
     Event,
     Gaussian,
@@ -76,16 +77,12 @@ class Accountant:
     def epsilon(self, event: Event, delta: float) -> float:
         """The smallest epsilon that we can prove for the event at this delta."""
         check_delta(delta)
-        counts = tally(event)
-        for single in counts:
-            found = gaussian_of(single).neighbours
-            if found != self.neighbours:
-                raise PrivacyError("neighbours", found, f"{self.neighbours}, this accountant's relation")
+        counts = self._checked(event)
         if not counts:
             return 0.0
         drawn = {single: times for single, times in counts.items() if isinstance(single, DrawnOne)}
         if not drawn:
-            return self._pld_epsilon(event, delta)
+            return float(self._compose(event).get_epsilon(delta))
         plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
         if len(drawn) > 1 or any(isinstance(single, Sampled) for single in counts):
             raise PrivacyError(
@@ -98,7 +95,22 @@ class Accountant:
         """How `epsilon` is computed for the event, in words."""
         return VISIBLE_DRAW if any(isinstance(single, DrawnOne) for single in tally(event)) else PLD
 
-    def _pld_epsilon(self, event: Event, delta: float) -> float:
+    def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
+        if any(isinstance(single, DrawnOne) for single in self._checked(event)):
+            raise PrivacyError("event", "DrawnOne", "Gaussian and sampled releases")
+        accountant = self._compose(event)
+        return np.array([accountant.get_delta(float(epsilon)) for epsilon in epsilons])
+
+    def _checked(self, event: Event) -> dict[BaseEvent, int]:
+        counts = tally(event)
+        for single in counts:
+            found = gaussian_of(single).neighbours
+            if found != self.neighbours:
+                raise PrivacyError("neighbours", found, f"{self.neighbours}, this accountant's relation")
+        return counts
+
+    def _compose(self, event: Event) -> Any:
         import dp_accounting as dp
 
         relation = {
@@ -121,7 +133,7 @@ class Accountant:
         accountant = dp.pld.PLDAccountant(relation, value_discretization_interval=interval)
         for part in parts:
             accountant.compose(part)
-        return float(accountant.get_epsilon(delta))
+        return accountant
 
 
 def _mean_loss(single: Sampled) -> float:
@@ -176,6 +188,11 @@ def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
     (1 - 1/count) N(0) + (1/count) N(sensitivity) against N(0): the Poisson-sampled Gaussian, composed `steps`
     times. The value is computed with a discretization that rounds up, by less than 0.1 %.
     """
+    return float(drawn_one_loss(event, steps).get_epsilon_for_delta(delta))
+
+
+def drawn_one_loss(event: DrawnOne, steps: int) -> Any:
+    """The privacy-loss distribution of that worst known pair (dp-accounting)."""
     from dp_accounting.pld import privacy_loss_distribution
 
     loss = privacy_loss_distribution.from_gaussian_mechanism(
@@ -184,4 +201,4 @@ def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
         sampling_prob=1 / event.count,
         value_discretization_interval=1e-3 * min(1.0, (event.event.mu / 5) ** 2),
     )
-    return float(loss.self_compose(steps).get_epsilon_for_delta(delta))
+    return loss.self_compose(steps)

@@ -1,0 +1,58 @@
+"""`gswgan audit`: attack the mechanism and see whether a stated epsilon survives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gswgan.cli.console import console, print_json
+
+if TYPE_CHECKING:
+    from gswgan.audit.mechanism import Audit
+
+
+def audit(
+    preset: Annotated[str, typer.Option(help="default, ensemble or paper.")] = "default",
+    records: Annotated[int, typer.Option(help="Plan for so many records; they set the ensemble's shards.")] = 60_000,
+    claim: Annotated[float | None, typer.Option(
+        help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:  # fmt: skip
+    """Attack the mechanism of a preset: `gswgan audit --preset paper --claim 9.99`.
+
+    Worst-case neighbours go many times through the real code (made images, nobody's data). How well the best
+    distinguisher tells them apart is a lower bound on epsilon at 95 % confidence. A bound above the claim refutes
+    it. A bound below proves nothing by itself: the argument in docs/privacy.md does.
+    """
+    import torch
+
+    from gswgan.audit.mechanism import audit_preset
+
+    torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other
+    with Console(stderr=True).status("") as status:
+        result = audit_preset(preset, records=records, claim=claim, note=lambda text: status.update(f"audit: {text}"))
+    if json:
+        print_json(result.to_json())
+    else:
+        _show(result)
+
+
+def _show(result: Audit) -> None:
+    table = Table("neighbours", "trials a world", "steps", "epsilon at least", "by the trade-off curve", box=None)
+    for pair in result.pairs:
+        own = "" if pair.trade_off is None else f"{pair.trade_off.epsilon:.4g}"
+        free = f"{pair.distribution_free.epsilon:.4g}"
+        table.add_row(pair.name, f"{pair.trials:,}", f"{pair.steps:,}", free, own)
+    console.print(table)
+    if result.tie is not None:
+        console.print(
+            f"trials on one number a step; real steps have the same law (Kolmogorov-Smirnov p = {result.tie:.2g})"
+        )
+    stated = f"preset {result.preset} with {result.records} records states {result.stated}"
+    console.print(f"{stated}; {result.seconds:.0f} s")
+    verdict = "REFUTED" if result.refuted else "not refuted"
+    bound = f"epsilon is at least {result.lower_bound:.4g} at {result.confidence:.0%} confidence"
+    console.print(f"claim: epsilon {result.claim:.4g} at delta {result.stated.delta:g}: {verdict} ({bound})")

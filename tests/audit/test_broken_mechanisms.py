@@ -1,0 +1,262 @@
+"""Every known way to break the barrier is refuted by the audit, and the same attack does not refute the real one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gswgan.privacy.mechanism as barrier
+from gswgan.audit.bounds import Family, GaussianFamily, LossFamily, lower_bounds
+from gswgan.audit.step_law import StepLaw
+from gswgan.audit.worst_case import (
+    _exact,
+    _scratch,
+    ensemble_statistics,
+    kernel_pairs,
+    kernel_scores,
+    public_features,
+    real_mechanism,
+)
+from gswgan.critics.kernel import KernelSettings, RandomFeatures, embed
+from gswgan.privacy import Accountant, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy.events import Composed, Gaussian
+from gswgan.privacy.mechanism import GRID_BITS, Block, Released
+from gswgan.training.plan import Facts, PrivacySettings
+from gswgan.training.planner import guarantee, load_preset, privacy_settings
+
+DELTA = 1e-5
+FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
+              image_size=28, channels=1)  # fmt: skip
+KERNEL = PrivacySettings(delta=DELTA, noise_std=1.001, clip_norm=1.0, counts=True)  # epsilon 10
+RUN = PrivacySettings(
+    delta=DELTA, noise_std=6.0, clip_norm=1.0, rows=8, releases=4, sampling="poisson", rate=0.5, shards=4
+)
+"""A whole run of the ensemble that is short enough to be audited step by real step."""
+
+
+def shown(first: np.ndarray, second: np.ndarray, family: Family) -> float:
+    """The larger bound, at 95 % confidence for both."""
+    free, own = lower_bounds(first, second, delta=DELTA, family=family, error=0.025)
+    assert own is not None
+    return max(free.epsilon, own.epsilon)
+
+
+def kernel_bound(make=real_mechanism, *, features=None, pair: int = 0, trials: int = 30_000) -> float:
+    pairs = kernel_pairs(features or public_features())
+    scores = [
+        kernel_scores(KERNEL, pairs[pair], world, trials, features=features, make_mechanism=make) for world in (1, 2)
+    ]
+    return shown(*scores, GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA))
+
+
+def run_bound(make=real_mechanism, *, trials: int = 1000) -> float:
+    law = StepLaw.of(RUN)
+    scores = [
+        law.log_ratio(ensemble_statistics(RUN, world, trials, RUN.releases, make_mechanism=make)) for world in (1, 2)
+    ]
+    return shown(*scores, LossFamily(RUN, RUN.releases))
+
+
+def mechanism_of(cls: type[GaussianMechanism]):
+    """`real_mechanism` with another class."""
+
+    def make(privacy: PrivacySettings, streams: Streams, folder: Path) -> GaussianMechanism:
+        real = real_mechanism(privacy, streams, folder)
+        return cls(contribution=privacy.contribution, event=privacy.event, ledger=real.ledger, streams=streams)
+
+    return make
+
+
+class HalfTheNoise(GaussianMechanism):
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.noise_std /= 2
+
+
+class Twice(GaussianMechanism):
+    """Answers again with fresh noise, and records it once: the observer takes the mean."""
+
+    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+        blocks = list(blocks)
+        once = super().release(name, blocks, slots=slots, width=width)
+        total = self._sum(blocks, slots, width)
+        scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
+        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", name, "the second time")
+        again = (total + noise) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
+        counts = None if once.counts is None else (once.counts + again[:, width]) / 2
+        return Released(sums=(once.sums + again[:, :width]) / 2, counts=counts)
+
+
+class ExactCounts(GaussianMechanism):
+    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+        blocks = list(blocks)
+        exact = self._sum(blocks, slots, width)[:, width] * 2.0**-GRID_BITS
+        return Released(sums=super().release(name, blocks, slots=slots, width=width).sums, counts=exact)
+
+
+class Float32Noise(GaussianMechanism):
+    """torch's normal on the CPU: 24 random bits a number, |z| <= 5.77, added in float32."""
+
+    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+        exact = super()._sum(blocks, slots, width) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
+        source = torch.Generator().manual_seed(self._streams.integer("torch", name))
+        noisy = torch.from_numpy(exact).to(torch.float32)
+        noisy[:, :width] += self.noise_std * torch.randn(slots, width, generator=source)
+        noisy[:, width] += self.noise_std * torch.randn(slots, generator=source)
+        self.ledger.record(name, self.event, "")
+        return Released(sums=noisy[:, :width].double().numpy(), counts=noisy[:, width].double().numpy())
+
+
+class NormThree:
+    """A planted feature map that is not what it says: every row has norm 3."""
+
+    def __init__(self) -> None:
+        self._features = public_features()
+        self.width, self.frequencies = self._features.width, self._features.frequencies
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return 3 * self._features(images)
+
+
+def without_clip(rows: Tensor, clip_norm: float) -> Tensor:
+    return (rows.to(torch.float64) / clip_norm * 2.0**GRID_BITS).trunc().to(torch.int64)
+
+
+def test_the_real_kernel_release_is_not_refuted() -> None:
+    stated = guarantee(KERNEL).epsilon
+    for pair in (0, 1):
+        assert stated / 1.5 < kernel_bound(pair=pair) < stated
+
+
+def test_the_real_ensemble_is_not_refuted() -> None:
+    stated = guarantee(RUN).epsilon
+    assert stated / 2 < run_bound() < stated
+
+
+def test_no_clip_in_the_kernel(monkeypatch) -> None:
+    stated = guarantee(KERNEL).epsilon
+    planted = NormThree()
+    assert kernel_bound(features=planted, pair=1, trials=6000) < stated  # clipped: the planted map is harmless
+    monkeypatch.setattr(barrier, "clip_to_grid", without_clip)
+    assert kernel_bound(features=planted, pair=1, trials=6000) > stated
+    assert kernel_bound(features=planted, pair=0, trials=6000) > stated
+
+
+def test_no_clip_in_the_ensemble(monkeypatch) -> None:
+    monkeypatch.setattr(barrier, "clip_to_grid", without_clip)
+    assert run_bound(trials=500) > guarantee(RUN).epsilon
+
+
+def test_half_the_noise() -> None:
+    assert kernel_bound(mechanism_of(HalfTheNoise)) > guarantee(KERNEL).epsilon
+    assert run_bound(mechanism_of(HalfTheNoise)) > guarantee(RUN).epsilon
+
+
+def test_the_same_noise_for_all_samples(monkeypatch) -> None:
+    draw = Streams.rounded_gaussian
+
+    def shared(self, shape, scale, *name):
+        return np.broadcast_to(draw(self, (1, *shape[1:]), scale, *name), shape)
+
+    monkeypatch.setattr(Streams, "rounded_gaussian", shared)
+    assert run_bound(trials=500) > guarantee(RUN).epsilon
+    assert kernel_bound(trials=6000) > guarantee(KERNEL).epsilon
+
+
+def test_the_same_noise_for_all_pixels(monkeypatch) -> None:
+    draw = Streams.rounded_gaussian
+
+    def shared(self, shape, scale, *name):
+        return np.broadcast_to(draw(self, (*shape[:-1], 1), scale, *name), shape)
+
+    monkeypatch.setattr(Streams, "rounded_gaussian", shared)
+    assert run_bound(trials=500) > guarantee(RUN).epsilon
+
+
+def test_amplification_counted_for_each_sample() -> None:
+    """The paper's own accounting, refuted on a tenth of its steps, and the same rule for the Poisson ensemble."""
+    paper = privacy_settings(load_preset("paper"), FACTS)
+    law, steps = StepLaw.of(paper), 2000
+    scores = [law.scores(12_000, steps, world, seed=1) for world in (1, 2)]
+    assert 9.993 < shown(*scores, LossFamily(paper, steps)) < guarantee(paper).epsilon
+
+    rare = dataclasses.replace(RUN, rate=0.01, rows=64, releases=200, noise_std=2.0)
+    sample = Sampled(rate=rare.rate, event=Gaussian(noise_std=rare.noise_std, sensitivity=2 * rare.clip_norm))
+    claimed = Accountant().epsilon(Repeated(event=sample, times=rare.releases * rare.rows), DELTA)
+    scores = [StepLaw.of(rare).scores(6000, rare.releases, world, seed=1) for world in (1, 2)]
+    assert claimed < shown(*scores, LossFamily(rare, rare.releases)) < guarantee(rare).epsilon
+
+
+def test_released_twice_but_recorded_once() -> None:
+    assert kernel_bound(mechanism_of(Twice)) > guarantee(KERNEL).epsilon
+
+
+def test_class_counts_without_noise() -> None:
+    assert kernel_bound(mechanism_of(ExactCounts)) > guarantee(KERNEL).epsilon
+
+
+def holes(make, world: int, trials: int) -> np.ndarray:
+    """How many impossible values of float32 noise a release shows if the data were that of the second world.
+
+    torch draws normals in pairs with a radius of sqrt(-2 ln(k 2^-24)), k = 1 .. 2^24. In the tail these circles are
+    far apart, and beyond the first there is nothing: only the right exact sum makes every k a whole number.
+    """
+    features = RandomFeatures(KernelSettings(features=4096, length_scales=(0.5,)), 16, torch.device("cpu"))
+    pair = kernel_pairs(features)[0]
+    if_second = _exact(pair.data(2, 1), features, KERNEL)[:, :-1]
+    scores = []
+    for number in range(trials // 50):
+        with _folder() as folder:
+            key = Streams(number.to_bytes(31, "big") + bytes([world]), "audit")
+            released = embed(pair.data(world, 50), features, make(KERNEL, key, folder))
+        z = ((released.sums.view(50, *if_second.shape) - if_second) / KERNEL.noise_std).view(50, -1, 2, 8)
+        k = 2.0**24 * torch.exp(-z.square().sum(dim=2) / 2)
+        checkable = k < 20_000
+        whole = ((k - k.round()).abs() < 0.2) & (k > 0.8)
+        scores.append((checkable & ~whole).flatten(1).sum(dim=1).numpy())
+    return np.concatenate(scores).astype(np.float64)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with _scratch() as name:
+        yield Path(name)
+
+
+def test_float32_noise_whose_tail_is_cut() -> None:
+    stated = guarantee(KERNEL).epsilon
+    family = GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA)
+    broken = [holes(mechanism_of(Float32Noise), world, 600) for world in (1, 2)]
+    assert shown(*broken, family) > stated
+    real = [holes(real_mechanism, world, 600) for world in (1, 2)]
+    assert shown(*real, family) < stated
+
+
+def test_one_noise_key_for_two_budgets() -> None:
+    """Two plans, one key: the weighted difference of the releases has no noise at all."""
+    louder = dataclasses.replace(KERNEL, noise_std=3 * KERNEL.noise_std)
+    stated = Accountant().epsilon(Composed(events=(KERNEL.event, louder.event)), DELTA)
+    features = public_features()
+    pair = kernel_pairs(features)[0]
+    direction = _exact(pair.data(1, 1), features, KERNEL) - _exact(pair.data(2, 1), features, KERNEL)
+    copies = 1200
+
+    def scores(world: int, contexts: tuple[str, str]) -> np.ndarray:
+        seen = []
+        for privacy, context in zip((KERNEL, louder), contexts, strict=True):
+            with _folder() as folder:
+                streams = Streams(bytes([world]) * 32, context)
+                seen.append(embed(pair.data(world, copies), features, real_mechanism(privacy, streams, folder)).sums)
+        exact = (3 * seen[0] - seen[1]) / 2
+        return (exact.view(copies, -1) @ direction[:, :-1].flatten()).numpy()
+
+    mu = (KERNEL.event.mu**2 + louder.event.mu**2) ** 0.5
+    family = GaussianFamily(mu=mu, delta=DELTA)
+    assert shown(scores(1, ("plan", "plan")), scores(2, ("plan", "plan")), family) > stated
+    assert shown(scores(1, ("plan", "other")), scores(2, ("plan", "other")), family) < stated
