@@ -111,7 +111,7 @@ def by_trade_off(rates: Rates, family: Family) -> float:
         edge += step
     if abs(edge) >= FURTHEST:
         return 0.0 if step > 0 else family.epsilon(math.exp(edge))
-    root = float(brentq(excess, *sorted((edge, edge + step)), xtol=1e-3))
+    root = float(brentq(excess, min(edge, edge + step), max(edge, edge + step), xtol=1e-3))
     return family.epsilon(math.exp(root + 1e-3))  # rounded towards more noise: the smaller claim
 
 
