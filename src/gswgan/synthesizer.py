@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -17,17 +19,24 @@ from torch import nn
 
 from gswgan.critics.kernel import Embedding
 from gswgan.data import make_image_data
-from gswgan.errors import PlanError, PrivacyError, RunError
+from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError, short
 from gswgan.generators import build_network
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.privacy import PrivacyCost
 from gswgan.training.centralized import run
 from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
+from gswgan.training.planner import doubts, make_plan
 from gswgan.training.publish import cost_from_statement
 from gswgan.training.run_folder import RunFolder, find_release, read_json
+from gswgan.training.settings import check_whole
 
 Labels = Literal["uniform", "released"]
+
+MOST_BYTES = 8 * 2**30
+"""Of one set of samples: as much as `gswgan.load_data` reads back."""
+
+
+_FINISHED = "Resume the run (gswgan train --resume), or copy the release again."
 
 
 class Synthesizer(Protocol):
@@ -98,6 +107,8 @@ class GSWGAN:
         """
         data = make_image_data(images, labels, classes=classes, persons=persons, image_size=image_size)
         plan = make_plan(Facts.of(data), device=self._device.type, **self._options)
+        for doubt in doubts(plan, data):
+            warnings.warn(doubt, GswganWarning, stacklevel=2)
         if out is None:
             temporary = tempfile.mkdtemp(prefix="gswgan-")
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
@@ -115,7 +126,7 @@ class GSWGAN:
         `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts) or an array.
         """
         _, network = self._fitted()
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0, 2**63 - 1))
         wanted = self._labels(n, labels, rng)
         return channels_last(draw_images(network, self.plan.generator, wanted, rng)), wanted
 
@@ -138,7 +149,7 @@ class GSWGAN:
         mine, _ = self._fitted()
         target = Path(folder)
         if target.exists():
-            raise RunError("folder", str(target), "a folder that does not exist yet")
+            raise RunError("folder", str(target), "a folder that does not exist yet", "Choose another one.")
         shutil.copytree(mine.release, target)
 
     def _fitted(self) -> tuple[RunFolder, nn.Module]:
@@ -148,22 +159,37 @@ class GSWGAN:
 
     def _labels(self, n: int, labels: ArrayLike | Labels | None, rng: np.random.Generator) -> np.ndarray:
         folder, _ = self._fitted()
-        if n < 0:
-            raise PlanError("n", n, "a number of images, at least 0")
-        kept = np.array(read_json(folder.model, "model.json")["labels"])
+        n = check_whole("n", n, 1, MOST_BYTES // self.plan.facts.pixels)
+        kept = self._kept()
         if labels is None or isinstance(labels, str):
             if labels in (None, "uniform"):
                 return rng.permutation(np.resize(rng.permutation(kept), n))
             if labels == "released" and folder.embedding.exists():
-                weight = Embedding.load(folder.embedding).counts.numpy()[kept]
+                counts = Embedding.load(folder.embedding).counts.numpy()
+                weight = counts[kept] if counts.shape == (self.plan.facts.classes,) else np.zeros(1)
+                if not np.isfinite(weight).all() or not (weight > 0).all():
+                    raise RunError("embedding", str(folder.embedding), "a positive count for each class", _FINISHED)
                 return rng.choice(kept, size=n, p=weight / weight.sum())
             raise PlanError(
-                "labels", labels, "'uniform', 'released' (where counts were released) or an array of labels"
-            )
+                "labels", short(labels), "'uniform', 'released' (where counts were released) or an array of labels",
+                "Leave it out for all classes alike.",
+            )  # fmt: skip
         wanted = np.asarray(labels)
         if wanted.shape != (n,) or not np.isin(wanted, kept).all():
-            raise PlanError("labels", f"array of shape {wanted.shape}", f"{n} labels out of {kept.tolist()}")
+            raise PlanError(
+                "labels", f"array of shape {wanted.shape}", f"{n} labels of classes that were released",
+                f"They are {short(str(kept.tolist()))}",
+            )  # fmt: skip
         return wanted.astype(np.int64)
+
+    def _kept(self) -> np.ndarray:
+        """The classes that the generator was trained for: those that could be told from noise."""
+        folder, _ = self._fitted()
+        labels, classes = read_json(folder.model, "model.json").get("labels"), self.plan.facts.classes
+        whole = isinstance(labels, list) and all(type(label) is int and 0 <= label < classes for label in labels)
+        if not whole or not labels:
+            raise RunError("labels", short(labels), f"classes from 0 to {classes - 1} in model.json", _FINISHED)
+        return np.array(labels)
 
     def _read(self, folder: RunFolder) -> GSWGAN:
         plan = folder.plan()
@@ -174,7 +200,7 @@ class GSWGAN:
         try:
             network.load_state_dict(safetensors.torch.load_file(folder.generator))
         except (OSError, RuntimeError, safetensors.SafetensorError) as wrong:
-            raise RunError("generator", str(folder.generator), "the weights of a finished run") from wrong
+            raise RunError("generator", str(folder.generator), "the weights of a finished run", _FINISHED) from wrong
         self._folder, self._network = folder, network.eval().to(self._device)
         return self
 
@@ -188,8 +214,9 @@ def pick_device(name: str | None) -> torch.device:
     """The named device, or CUDA where there is one, or the CPU."""
     if name is None or name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise PlanError("device", name, "a device of this machine", "There is no CUDA here: use --device cpu.")
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise PlanError("device", name, "cpu, cuda or auto")
+    if re.fullmatch(r"cpu|cuda(:\d{1,3})?", name) is None:
+        raise PlanError("device", short(name), "cpu, cuda, cuda:N or auto", "Leave --device out to let it be chosen.")
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= here:
+        raise PlanError("device", name, f"a CUDA device of this machine, which has {here}", "Use --device cpu or auto.")
     return torch.device(name)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from conftest import tiny_images
 from gswgan.cli.main import app
-from gswgan.errors import GswganError
+from gswgan.errors import GswganError, RunError
 
 runner = CliRunner()
 
@@ -154,7 +154,7 @@ def test_resume_remembers_where_the_data_is(npz: Path, tmp_path: Path, monkeypat
     publish = centralized.publish
     monkeypatch.setattr(centralized, "publish", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
     out = tmp_path / "run"
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(RunError, match="disk full"):
         call("train", "--data", npz, "--classes", 3, "--steps", 5, "--out", out, "--device", "cpu")
     monkeypatch.setattr(centralized, "publish", publish)
     monkeypatch.chdir(tmp_path)

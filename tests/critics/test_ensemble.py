@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -35,9 +36,10 @@ def make(
     contribution = Contribution(clip_norm=CLIP, rows=BATCH)
     gaussian = Gaussian(noise_std=changes.pop("noise_std", 1.0), sensitivity=contribution.sensitivity("replace-one"))
     mechanism = mechanism_for(contribution, event=Sampled(rate=rate, event=gaussian))
+    sampling, public = changes.pop("sampling", "poisson"), changes.pop("public", 0)
     ensemble = Ensemble(
-        dataclasses.replace(SETTINGS, **changes), SHAPE, mechanism, count=count, sampling="poisson", rate=rate,
-        public=Streams.public(0), secret=Streams.public(secret), device=CPU,
+        dataclasses.replace(SETTINGS, **changes), SHAPE, mechanism, count=count, sampling=sampling, rate=rate,
+        public=Streams.public(public), secret=Streams.public(secret), device=CPU,
     )  # fmt: skip
     ensemble.prepare(data)
     return ensemble
@@ -274,3 +276,124 @@ def test_bfloat16_is_close_to_float32(mechanism_for, stripes: ImageData) -> None
     rough = torch.cat([rows for rows, _ in half._blocks(fake, labels)])
     assert rough.dtype == torch.float32
     assert (exact - rough).norm() / exact.norm() < 0.1
+
+
+def test_who_takes_part_changes_and_nobody_else(mechanism_for, stripes: ImageData) -> None:
+    ensemble = make(stripes, mechanism_for)
+    for step in range(4):
+        before = [critic_state(ensemble, k) for k in range(COUNT)]
+        ensemble.learn(step, Fakes())  # type: ignore[arg-type]
+        chosen = set(ensemble.draw_participants(step).tolist())
+        assert 0 < len(chosen) < COUNT
+        for k in range(COUNT):
+            after = critic_state(ensemble, k)
+            assert same(before[k], after) == (k not in chosen)
+            assert after["steps"] - before[k]["steps"] == (SETTINGS.updates if k in chosen else 0)
+
+
+def test_coins_and_batches_are_secret_shards_and_weights_public(mechanism_for, stripes: ImageData) -> None:
+    """Who took part must not follow from the seed that is published; what is published must not need the key."""
+    ours = make(stripes, mechanism_for)
+    same_key, other_key = make(stripes, mechanism_for, public=1), make(stripes, mechanism_for, secret=4)
+
+    def coins(ensemble: Ensemble) -> list[list[int]]:
+        return [ensemble.draw_participants(step).tolist() for step in range(20)]
+
+    assert coins(ours) == coins(same_key) != coins(other_key)
+    assert torch.equal(ours.shards.table, other_key.shards.table)
+    assert not torch.equal(ours.shards.table, same_key.shards.table)
+    assert same(ours.state(), other_key.state())
+    assert not same(ours.state(), same_key.state())
+    for ensemble in (ours, other_key):
+        ensemble.draw_participants = lambda step: np.arange(COUNT)  # type: ignore[method-assign]
+        ensemble.learn(0, Fakes())  # type: ignore[arg-type]
+    assert not same(ours.state(), other_key.state())  # other batches
+
+
+def test_the_papers_draw_is_one_critic_uniformly(mechanism_for, stripes: ImageData) -> None:
+    ensemble = make(stripes, mechanism_for, sampling="one", rate=1.0, noise_std=1e-9)
+    draws = [ensemble.draw_participants(step) for step in range(6000)]
+    assert all(drawn.shape == (1,) for drawn in draws)
+    counts = np.bincount(np.concatenate(draws), minlength=COUNT)
+    expected = 6000 / COUNT
+    assert ((counts - expected) ** 2 / expected).sum() < 31.3  # chi squared with 11 degrees of freedom, 0.1 %
+    ensemble.learn(0, Fakes())  # type: ignore[arg-type]
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    (rows,) = torch.cat([rows for rows, _ in ensemble._blocks(fake, labels)])
+    clipped = rows / (rows.norm(dim=1, keepdim=True) / CLIP).clamp(min=1)
+    assert torch.allclose(ensemble.upstream_gradient(fake, labels).flatten(1), clipped, atol=1e-6)  # divided by 1
+
+
+def test_each_step_is_a_release_of_its_own(mechanism_for, stripes: ImageData) -> None:
+    ensemble = make(stripes, mechanism_for)
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    released = []
+    for step in (0, 1, 2):
+        ensemble.learn(step, Fakes())  # type: ignore[arg-type]
+        released.append(ensemble.upstream_gradient(fake, labels))
+    assert [entry.name for entry in mechanism_of(ensemble).ledger.entries] == ["step 0", "step 1", "step 2"]
+    noise = torch.stack(released).flatten(1)
+    assert abs(torch.corrcoef(noise) - torch.eye(3)).max() < 0.35
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[tuple[torch.Tensor, ...]]:
+    """What the critics were shown: real images, their labels, fakes, mixing numbers."""
+    seen: list[tuple[torch.Tensor, ...]] = []
+    original = critics.critic_gradients
+
+    def watch(params, buffers, real, real_labels, fake, fake_labels, mixes, **options):
+        seen.append((real, real_labels, fake, mixes))
+        return original(params, buffers, real, real_labels, fake, fake_labels, mixes, **options)
+
+    monkeypatch.setattr(critics, "critic_gradients", watch)
+    return seen
+
+
+def test_a_record_comes_with_its_own_label_and_in_the_range_of_fakes(mechanism_for, stripes, batches) -> None:
+    """Every image shown is one of the data, over 255, and its label is the one that the data gives it."""
+    known = {image.tobytes(): int(label) for image, label in zip(stripes.images, stripes.labels)}
+    play(make(stripes, mechanism_for), steps=3)
+    for real, labels, _, _ in batches:
+        assert 0 <= real.min() < 0.1 < 0.9 < real.max() <= 1
+        shown = (real * 255).round().to(torch.uint8).flatten(0, 1).numpy()
+        assert [known[image.tobytes()] for image in shown] == labels.flatten().tolist()
+
+
+def test_batches_are_fresh_in_every_step_update_and_critic(mechanism_for, stripes, batches) -> None:
+    ensemble = make(stripes, mechanism_for, learning_batch=8)
+    ensemble.draw_participants = lambda step: np.arange(COUNT)  # type: ignore[method-assign]
+    play(ensemble, steps=20)
+    mixes = torch.cat([mix for *_, mix in batches]).flatten(1)
+    chunks = math.ceil(COUNT / ensemble.chunk)
+    assert len(batches) == 20 * SETTINGS.updates * chunks
+    distinct = len(torch.unique(mixes, dim=0))
+    assert distinct == 20 * SETTINGS.updates * COUNT  # copies that fill up a chunk repeat their critic's
+    assert 0 <= mixes.min() < 0.01 < 0.99 < mixes.max() < 1
+    shown = {image.tobytes() for real, *_ in batches for image in real.flatten(0, 1).numpy()}
+    assert len(shown) == len({image.tobytes() for image in stripes.images})  # every record is used
+
+
+def test_every_chunk_has_one_size_whoever_takes_part(mechanism_for, stripes, batches) -> None:
+    """Kernels are chosen by shape, and a shape that varied with the coins could change a critic's last bits."""
+    ensemble = make(stripes, mechanism_for)
+    for members in ([3], [0, 5], list(range(COUNT))):
+        ensemble.draw_participants = lambda step, chosen=members: np.array(chosen)  # type: ignore[method-assign]
+        ensemble.learn(0, Fakes())  # type: ignore[arg-type]
+    assert {len(real) for real, *_ in batches} == {ensemble.chunk}
+
+
+def test_data_without_labels_is_one_class(mechanism_for, stripes, batches) -> None:
+    play(make(dataclasses.replace(stripes, labels=None), mechanism_for), steps=1)
+    assert all((labels == 0).all() for _, labels, _, _ in batches)
+
+
+def test_state_holds_all_that_learning_changes(mechanism_for, stripes: ImageData) -> None:
+    """A state that left something out would resume as another run."""
+    one, other = make(stripes, mechanism_for), make(stripes, mechanism_for)
+    play(one, 3)
+    held = [*one.params.values(), *one.buffers.values(), *one.adam.exp_avg.values(), *one.adam.exp_avg_sq.values()]
+    saved = one.state()
+    assert {value.data_ptr() for value in saved.values()} == {value.data_ptr() for value in [*held, one.adam.steps]}
+    with pytest.raises(KeyError):
+        other.load_state({name: value for name, value in saved.items() if name != "steps"})

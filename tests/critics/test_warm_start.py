@@ -3,12 +3,14 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 
 from conftest import tiny_images
+from gswgan.critics import ensemble as critics
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.network import CriticShape
-from gswgan.critics.warm_start import WarmStart
+from gswgan.critics.warm_start import Stopped, TimeLeft, WarmStart
 from gswgan.generators import GeneratorSettings
 from gswgan.privacy import Contribution, Streams
 
@@ -18,16 +20,41 @@ WARM = WarmStart(
 )  # fmt: skip
 
 
-def warmed(data, mechanism_for, warm: WarmStart | None = WARM) -> Ensemble:
-    ensemble = Ensemble(
+def made(mechanism_for, warm: WarmStart | None = WARM, note=lambda text: None) -> Ensemble:
+    return Ensemble(
         EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3),
         CriticShape(image_size=8, channels=1, classes=3, width=4),
         mechanism_for(Contribution(clip_norm=1.0, rows=2)),
         count=6, sampling="one", rate=1.0, public=Streams.public(0), secret=Streams.public(1),
-        device=torch.device("cpu"), warm_start=warm,
+        device=torch.device("cpu"), warm_start=warm, note=note,
     )  # fmt: skip
+
+
+def warmed(data, mechanism_for, warm: WarmStart | None = WARM) -> Ensemble:
+    ensemble = made(mechanism_for, warm)
     ensemble.prepare(data)
     return ensemble
+
+
+class Memory:
+    """A store that is due after every `every` iterations."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.saved, self.asked = every, None, 0
+
+    def is_due(self) -> bool:
+        self.asked += 1
+        return self.asked % self.every == 0
+
+    def save(self, step, parts) -> None:
+        self.saved = step, {part: {name: value.clone() for name, value in of.items()} for part, of in parts.items()}
+
+    def load(self):
+        return self.saved
+
+
+class Crash(BaseException):
+    pass
 
 
 def test_every_critic_warms_up_and_nothing_is_released(mechanism_for) -> None:
@@ -59,3 +86,63 @@ def test_a_resumed_run_does_not_warm_up_again(mechanism_for) -> None:
     before = {name: value.clone() for name, value in ensemble.state().items()}
     ensemble.prepare(data, resumed=True)
     assert all(torch.equal(before[name], value) for name, value in ensemble.state().items())
+
+
+@pytest.fixture
+def two_chunks(monkeypatch) -> int:
+    """Chunks of four: the six critics make one and a half, so the second is filled up with copies. All iterations."""
+    monkeypatch.setattr(critics, "AT_ONCE", 4)
+    return 2 * WARM.iterations
+
+
+def test_a_stopped_warm_start_goes_on_bit_for_bit(mechanism_for, two_chunks: int) -> None:
+    data = tiny_images(60)
+    expected = warmed(data, mechanism_for).state()
+    for stop in range(1, two_chunks + 1):
+        store, asked = Memory(every=1000), []
+        stops = dataclasses.replace(
+            WARM, store=store, stopped=lambda asked=asked, stop=stop: asked.append(0) or len(asked) == stop
+        )
+        with pytest.raises(Stopped):
+            warmed(data, mechanism_for, stops)
+        assert store.saved[0] == len(asked) == stop  # at once, and saved
+        again = warmed(data, mechanism_for, dataclasses.replace(WARM, store=store))
+        assert again._mechanism.ledger.entries == []
+        for name, value in again.state().items():
+            assert torch.equal(value, expected[name]), name
+        assert store.saved[0] == two_chunks  # the end is saved too: the first steps may crash
+        once_more = warmed(data, mechanism_for, dataclasses.replace(WARM, store=store))
+        assert all(torch.equal(value, expected[name]) for name, value in once_more.state().items())
+
+
+@pytest.mark.parametrize("every", [1, 2, 4, 1000])
+def test_a_warm_start_that_crashed_goes_on_from_what_was_saved(mechanism_for, two_chunks: int, every: int) -> None:
+    data = tiny_images(60)
+    expected = warmed(data, mechanism_for).state()
+    for last in range(1, two_chunks):
+        store, passed = Memory(every), []
+
+        def stopped(passed=passed, last=last) -> bool:
+            passed.append(0)
+            if len(passed) > last:
+                raise Crash
+            return False
+
+        with pytest.raises(Crash):
+            warmed(data, mechanism_for, dataclasses.replace(WARM, store=store, stopped=stopped))
+        assert (store.saved[0] if store.saved else 0) == last // every * every
+        again = warmed(data, mechanism_for, dataclasses.replace(WARM, store=store))
+        assert all(torch.equal(value, expected[name]) for name, value in again.state().items())
+
+
+def test_a_warm_start_tells_how_far_it_is(mechanism_for, two_chunks: int) -> None:
+    notes: list[str] = []
+    made(mechanism_for, note=notes.append).prepare(tiny_images(60))
+    shares = [int(note.split(":")[1].split("%")[0]) for note in notes]
+    assert shares == [0, 16, 33, 50, 66, 83]
+    assert all("left" in note for note in notes[1:])
+    notes.clear()
+    progress = TimeLeft(10_000, 0, notes.append)
+    for done in range(10_000):
+        progress.tell(done)
+    assert len(notes) == 20

@@ -82,12 +82,20 @@ def test_other_files_and_hidden_ones_are_passed_over(tmp_path: Path) -> None:
     assert load_data(root).n == 6
 
 
-def test_one_colour_picture_makes_three_channels(tmp_path: Path) -> None:
+def test_one_record_does_not_decide_whether_there_are_colours(tmp_path: Path) -> None:
+    """The number of channels is public: where pictures differ in it, it must be given."""
     save(tmp_path / "a.png", 7)
     save(tmp_path / "b.png", (1, 2, 3), "RGB")
     save(tmp_path / "c.png", (9, 8, 7, 0), "RGBA")
-    data = load_data(tmp_path)
+    with pytest.raises(DataError, match=r"b\.png.*in colour.*grey.*--channels 3"):
+        load_data(tmp_path)
+    data = load_data(tmp_path, channels=3)
     assert data.images[:, :, 4, 4].tolist() == [[7, 7, 7], [1, 2, 3], [9, 8, 7]]
+    (tmp_path / "a.png").unlink()
+    assert load_data(tmp_path).channels == 3
+    save(tmp_path / "d.png", 7)
+    with pytest.raises(DataError, match=r"d\.png.*grey.*in colour"):
+        load_data(tmp_path)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

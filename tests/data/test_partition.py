@@ -46,6 +46,31 @@ def test_every_person_is_in_one_shard(ids: list[int], data: st.DataObject) -> No
     assert sorted(everything.tolist()) == list(range(len(persons)))
 
 
+@PROPERTY
+@given(ids=st.lists(st.integers(0, 12), min_size=1, max_size=60), data=st.data())
+def test_the_shard_of_a_person_depends_on_the_number_of_persons_alone(ids: list[int], data: st.DataObject) -> None:
+    """Whoever has how many records, in whatever order: every person stays where they are."""
+    persons = np.unique(ids, return_inverse=True)[1]
+    people = int(persons.max()) + 1
+    shards, seed = data.draw(st.integers(1, people)), data.draw(st.integers(0, 99))
+    extra = data.draw(st.lists(st.integers(0, people - 1), max_size=9))
+    others = np.array(data.draw(st.permutations([*persons.tolist(), *extra])))
+    before, after = partition_persons(persons, shards, seed=seed), partition_persons(others, shards, seed=seed)
+    for one, other in zip([*before, before.remainder], [*after, after.remainder]):
+        assert set(persons[one].tolist()) == set(others[other].tolist())
+
+
+@PROPERTY
+@given(count=st.integers(1, 10**6), shards=st.integers(-5, 2 * 10**6), seed=st.integers(-3, 10))
+def test_any_request_is_a_partition_or_a_data_error(count: int, shards: int, seed: int) -> None:
+    if 1 <= shards <= count and seed >= 0:
+        sizes = {len(shard) for shard in partition(count, shards, seed=seed).indices}
+        assert sizes == {count // shards}  # equal, not only nearly: the remainder is left out
+    else:
+        with pytest.raises(DataError):
+            partition(count, shards, seed=seed)
+
+
 def test_the_seed_decides_and_nothing_else() -> None:
     assert (partition(500, 7, seed=3).indices == partition(500, 7, seed=3).indices).all()
     assert (partition(500, 7, seed=3).indices != partition(500, 7, seed=4).indices).any()

@@ -121,6 +121,38 @@ def test_rows_inside_the_ball_are_kept_and_others_shrunk_to_it() -> None:
     assert (halved - torch.tensor([[0.15, -0.2]], dtype=torch.float64)).abs().max() < 2.1 / UNIT
 
 
+@settings(max_examples=100, deadline=None)
+@given(any_rows, st.floats(1e-6, 1e6))
+def test_clipping_what_was_clipped_takes_no_more_than_a_grid_step(rows: np.ndarray, clip_norm: float) -> None:
+    once = clip_to_grid(torch.from_numpy(rows.copy()), clip_norm)
+    twice = clip_to_grid(once.double() * (clip_norm / UNIT), clip_norm)
+    assert (twice.abs() <= once.abs()).all()
+    assert (twice.abs() >= once.abs() - 1).all()
+    assert (twice * once >= 0).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_rows, st.floats(1e-6, 1e6), st.randoms(use_true_random=False))
+def test_a_row_is_clipped_alike_whoever_else_is_there(rows: np.ndarray, clip_norm: float, random) -> None:
+    """Alone, in a batch, in another order: the same bits, so that nobody steers another's contribution."""
+    batch = torch.from_numpy(rows.copy()).reshape(-1, rows.shape[-1])
+    order = random.sample(range(len(batch)), len(batch))
+    together = clip_to_grid(batch, clip_norm)
+    assert torch.equal(clip_to_grid(batch[order], clip_norm), together[order])
+    for row, expected in zip(batch, together):
+        assert torch.equal(clip_to_grid(row[None], clip_norm)[0], expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_rows, st.floats(1e-3, 1e3), st.integers(-60, 60))
+def test_the_unit_of_the_rows_does_not_matter(rows: np.ndarray, clip_norm: float, power: int) -> None:
+    """Rows and clip norm times a power of two: the same vector on the grid, to a step (subnormal numbers apart)."""
+    exact = torch.from_numpy(rows.astype(np.float64))
+    exact = torch.where((exact.abs() < 1e200) & (exact.abs() > 1e-200), exact, torch.zeros((), dtype=torch.float64))
+    scaled = clip_to_grid(exact * 2.0**power, clip_norm * 2.0**power)
+    assert (scaled - clip_to_grid(exact, clip_norm)).abs().max() <= 1
+
+
 @given(st.floats(-1, 1))
 def test_truncation_is_towards_zero(value: float) -> None:
     (found,) = clip_to_grid(torch.tensor([[value]], dtype=torch.float64), 1.0).flatten().tolist()

@@ -8,6 +8,26 @@ from typing import Any
 
 from gswgan.training.plan import Plan
 from gswgan.training.publish import cost_from_statement
+from gswgan.training.run_folder import RunFolder, read_json
+
+
+def outcome(folder: RunFolder) -> str:
+    """What a run that has ended leaves, and what may be said of it."""
+    statement = read_json(folder.privacy, "privacy.json")
+    plan, kept = folder.plan(), read_json(folder.model, "model.json")["labels"]
+    left_out = [name for label, name in enumerate(plan.facts.class_names) if label not in kept]
+    lines = [f"left out, too rare to be told from the noise: {', '.join(left_out)}"] if left_out else []
+    lines += [
+        f"samples:   {folder.samples}",
+        f"release:   {folder.release} (may be published; {folder.private} may not)",
+        f"guarantee: NONE, {statement['void']}"
+        if statement["void"]
+        else f"guarantee: {cost_from_statement(statement)}",
+    ]
+    if statement["claimed"] and not statement["void"]:
+        claim = statement["claimed"]["epsilon"]
+        lines.append(f"claimed by the paper's accounting, and NOT a guarantee: {claim:.4g}")
+    return "\n".join(lines)
 
 
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -26,27 +30,52 @@ def export(
 
     from gswgan.synthesizer import load
 
-    if out.exists():
-        raise RunError("out", str(out), "a path that does not exist yet", "Choose another one.")
     if out.suffix not in ("", ".npz", ".csv"):
-        raise RunError("out", str(out), "a folder, a .npz or a .csv")
+        raise RunError("out", str(out), "a folder, a .npz or a .csv", "Choose another name.")
+    check_free(out)
     model = load(run, device=device)
     images, their_labels = model.sample(n, labels, seed=seed)
-    if out.suffix == ".npz":
-        np.savez_compressed(out, images=images, labels=their_labels)
-    elif out.suffix == ".csv":
-        with out.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["label", *(f"pixel{i}" for i in range(images[0].size if n else 0))])
-            for label, image in zip(their_labels, images):
-                writer.writerow([int(label), *image.reshape(-1).tolist()])
-    else:
-        names = [f"{label:02d}-{safe(name)}" for label, name in enumerate(model.plan.facts.class_names)]
-        for label in np.unique(their_labels):
-            (out / names[label]).mkdir(parents=True)
-        for index, (label, image) in enumerate(zip(their_labels, images)):
-            Image.fromarray(image).save(out / names[label] / f"{index:06d}.png")
+    with writing(out) as aside:
+        if out.suffix == ".npz":
+            np.savez_compressed(aside, images=images, labels=their_labels)
+        elif out.suffix == ".csv":
+            with aside.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["label", *(f"pixel{i}" for i in range(images[0].size))])
+                for label, image in zip(their_labels, images):
+                    writer.writerow([int(label), *image.reshape(-1).tolist()])
+        else:
+            names = [f"{label:02d}-{safe(name)}" for label, name in enumerate(model.plan.facts.class_names)]
+            for label in np.unique(their_labels):
+                (aside / names[label]).mkdir(parents=True)
+            for index, (label, image) in enumerate(zip(their_labels, images)):
+                Image.fromarray(image).save(aside / names[label] / f"{index:06d}.png")
     console.print(f"{n} images: {out}")
+
+
+def check_free(out: Path) -> None:
+    """Refuse to write over anything, and what has no folder to be in, before any work is done."""
+    if os.path.lexists(out):
+        raise RunError("out", str(out), "a path that does not exist yet", "Choose another one.")
+    if not out.absolute().parent.is_dir():
+        raise RunError("out", str(out), "a path in a folder that exists", "Make the folder first.")
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[Path]:
+    """A path beside `out` to write to, which becomes `out` when it is whole; a failure leaves nothing behind."""
+    aside = out.with_name(f".{out.stem}-part{out.suffix}")
+    try:
+        yield aside
+        os.rename(aside, out)
+    except OSError as wrong:
+        expected = f"a place that can be written ({wrong.strerror or wrong})"
+        raise RunError("out", str(out), expected, "Make room, or choose another one.") from wrong
+    finally:
+        if aside.is_dir():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink(missing_ok=True)
 
 
 def safe(name: str) -> str:

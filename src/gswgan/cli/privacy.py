@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from gswgan.cli.console import console, print_json
-from gswgan.errors import PrivacyError
+from gswgan.errors import PrivacyError, short
 
 app = typer.Typer(help="Account, calibrate, explain.", no_args_is_help=True)
+
+LEAST_NOISE, MOST_NOISE, LEAST_RATE = 0.01, 1e6, 1e-9
+"""What the accountants are meant for: outside, they would take minutes and more memory than there is."""
 
 _Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 _Neighbours = Annotated[str, typer.Option(help="replace-one: a record is exchanged; zeroed: a contribution becomes 0.")]
@@ -34,7 +37,10 @@ def account(
     """Epsilon of a RUN, of a preset, or of a noise multiplier, with all that it means nothing without."""
     chosen = [run is not None, preset is not None, noise_multiplier is not None]
     if sum(chosen) != 1:
-        raise PrivacyError("arguments", sum(chosen), "exactly one of RUN, --preset or --noise-multiplier")
+        raise PrivacyError(
+            "arguments", sum(chosen), "exactly one of RUN, --preset or --noise-multiplier",
+            "For example: gswgan privacy account --preset paper.",
+        )  # fmt: skip
     if run is not None:
         content = _account_run(run)
     elif preset is not None:
@@ -71,10 +77,14 @@ def calibrate(
     """The smallest noise multiplier for a target; accounting it back never gives more than the target."""
     from gswgan.privacy import Accountant
     from gswgan.privacy.calibration import calibrate as smallest_noise
+    from gswgan.training.settings import check_delta, check_epsilon
 
-    accountant = Accountant(neighbours)
+    _check(rate, steps, neighbours, sampling)
     multiplier = smallest_noise(
-        lambda m: _event(m, rate, steps, neighbours, sampling), epsilon=epsilon, delta=delta, accountant=accountant
+        lambda m: _event(m, rate, steps, neighbours, sampling),
+        epsilon=check_epsilon(epsilon),
+        delta=check_delta(delta),
+        accountant=Accountant(neighbours),
     )
     content = _account_noise(multiplier, rate, steps, delta, neighbours, sampling)
     if json:
@@ -88,10 +98,32 @@ def calibrate(
 def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")]) -> None:
     """What the guarantee of a run means in plain words, what it covers and what not."""
     from gswgan.cli.explain import explanation
-    from gswgan.training.run_folder import find_release, read_json
+    from gswgan.training.run_folder import find_release
 
-    folder = find_release(run)
-    console.print(explanation(folder.plan(), read_json(folder.privacy, "the privacy.json of a finished run")))
+    console.print(explanation(find_release(run).plan(), _account_run(run)))
+
+
+def _check(rate: float, steps: int, neighbours: str, sampling: str) -> None:
+    """The options of account and calibrate, by the names that the user gave them."""
+    from gswgan.training.settings import MOST_STEPS, check_whole
+
+    if not LEAST_RATE <= rate <= 1:
+        raise PrivacyError(
+            "rate", rate, f"a number above 0 (at least {LEAST_RATE:g}), at most 1",
+            "It is the probability that a contributor takes part: pass --rate 0.1, for example.",
+        )  # fmt: skip
+    check_whole("steps", steps, 1, MOST_STEPS)
+    if neighbours not in ("replace-one", "zeroed"):
+        raise PrivacyError("neighbours", neighbours, "replace-one or zeroed", "Leave --neighbours out for replace-one.")
+    if sampling not in ("poisson", "all", "one"):
+        raise PrivacyError("sampling", sampling, "poisson, all or one", "Leave --sampling out for poisson.")
+    if sampling == "all" and rate != 1:
+        raise PrivacyError("rate", rate, "1 with --sampling all", "Use --sampling poisson for a rate below 1.")
+    if sampling == "one" and abs(1 / rate - round(1 / rate)) > 1e-6 / rate:
+        raise PrivacyError(
+            "rate", rate, "1/K for a whole number K of contributors, with --sampling one",
+            "Pass --rate 0.001 for one of a thousand, for example.",
+        )  # fmt: skip
 
 
 def _event(multiplier: float, rate: float, steps: int, neighbours: str, sampling: str) -> Any:
@@ -103,13 +135,7 @@ def _event(multiplier: float, rate: float, steps: int, neighbours: str, sampling
         noise_std=multiplier, sensitivity=2.0 if relation == "replace-one" else 1.0, neighbours=relation
     )
     if sampling == "one":
-        if not 0 < rate <= 1 or abs(1 / rate - round(1 / rate)) > 1e-6 / rate:
-            raise PrivacyError("rate", rate, "1/K for a whole number K of contributors, with --sampling one")
         return Repeated(event=DrawnOne(count=round(1 / rate), event=gaussian), times=steps)
-    if sampling == "all" and rate != 1:
-        raise PrivacyError("rate", rate, "1 with --sampling all", "Use --sampling poisson for a rate below 1.")
-    if sampling not in ("poisson", "all"):
-        raise PrivacyError("sampling", sampling, "poisson, all or one")
     return Repeated(event=Sampled(rate=rate, event=gaussian), times=steps)
 
 
@@ -117,7 +143,15 @@ def _account_noise(
     multiplier: float, rate: float, steps: int, delta: float, neighbours: str, sampling: str
 ) -> dict[str, Any]:
     from gswgan.privacy import Accountant
+    from gswgan.training.settings import check_delta
 
+    _check(rate, steps, neighbours, sampling)
+    check_delta(delta)
+    if not LEAST_NOISE <= multiplier <= MOST_NOISE:
+        raise PrivacyError(
+            "noise multiplier", multiplier, f"a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",
+            "Pass --noise-multiplier 1, for example.",
+        )  # fmt: skip
     event, accountant = _event(multiplier, rate, steps, neighbours, sampling), Accountant(neighbours)
     return {
         "epsilon": accountant.epsilon(event, delta),
@@ -134,24 +168,37 @@ def _account_noise(
 
 
 def _account_run(run: Path) -> dict[str, Any]:
+    """What the ledger costs; a privacy.json that states less is refused."""
     from gswgan.training.publish import cost_of_ledger, privacy_statement
     from gswgan.training.run_folder import find_release, read_json
 
     folder = find_release(run)
     if not folder.privacy.exists():
-        raise PrivacyError("run", str(run), "a finished run", "Resume it first; its ledger is still growing.")
-    plan = folder.plan()
+        raise PrivacyError(
+            "run", str(run), "a finished run", "Its ledger is still growing: gswgan train --resume first."
+        )
+    plan, stated = folder.plan(), read_json(folder.privacy, "the privacy.json of a finished run")
     if plan.source is not None:
-        return read_json(folder.privacy, "privacy.json")
-    return privacy_statement(plan, cost_of_ledger(plan, folder))
+        return stated
+    content = privacy_statement(plan, cost_of_ledger(plan, folder))
+    found = tuple(short(stated.get(key)) for key in ("epsilon", "delta"))
+    less = type(found[0]) is not float or not found[0] >= content["epsilon"] * (1 - 1e-3)
+    if less or found[1] != plan.privacy.delta:
+        raise PrivacyError(
+            f"{folder.privacy}: epsilon and delta",
+            found,
+            f"({content['epsilon']:.5g}, {plan.privacy.delta:g}), which its ledger costs",
+            "The file was damaged or edited: copy the release again.",
+        )
+    return content
 
 
 def _account_preset(preset: str, records: int, delta: float | None) -> dict[str, Any]:
     from gswgan.training.plan import Facts
     from gswgan.training.planner import as_printed, claimed, guarantee, load_preset, lower_bound, privacy_settings
-    from gswgan.training.settings import to_plain
+    from gswgan.training.settings import check_whole, to_plain
 
-    table = load_preset(preset)
+    table, records = load_preset(preset), check_whole("records", records, 2, 2**40)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
     privacy = privacy_settings(table, facts, delta=delta)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gswgan.cli.console import console, progress_bar
-from gswgan.errors import PlanError
+from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData
@@ -27,6 +30,8 @@ def train(
         rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(
         help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)] = None,
+    channels: Annotated[int | None, typer.Option(
+        help="1 (grey) or 3 (colour), for a folder that has both kinds of images.", rich_help_panel=_DATA)] = None,
     labels: Annotated[bool, typer.Option(help="Use the labels, or learn one class.", rich_help_panel=_DATA)] = True,
     group_by: Annotated[Path | None, typer.Option(
         help="A file with one person id a record: protects whole persons instead of records.",
@@ -37,9 +42,9 @@ def train(
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str, typer.Option(help="The method: gswgan.", rich_help_panel=_RUN)] = "gswgan",
-    preset: Annotated[str, typer.Option(
+    preset: Annotated[str | None, typer.Option(
         help="default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison).",
-        rich_help_panel=_RUN)] = "default",
+        rich_help_panel=_RUN)] = None,
     shards: Annotated[int | None, typer.Option(
         help="Number of critics, each with its own part of the data (ensemble and paper).",
         rich_help_panel=_RUN)] = None,
@@ -48,8 +53,9 @@ def train(
     out: Annotated[Path | None, typer.Option(
         help="The run folder to make. Default: runs/DATA-PRESET.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
-    seed: Annotated[int, typer.Option(
-        help="Fixes partition, initial weights and latent codes; never the noise.", rich_help_panel=_RUN)] = 0,
+    seed: Annotated[int | None, typer.Option(
+        help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
+        rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
         help="Print the plan and what more or less data would buy, then stop. Nothing is released.",
         rich_help_panel=_RUN)] = False,
@@ -76,47 +82,64 @@ def train(
     """
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts, Plan
+    from gswgan.training.planner import doubts, make_plan
     from gswgan.training.run_folder import RunFolder
 
     if method != "gswgan":
-        raise PlanError("method", method, "gswgan")
+        raise PlanError("method", method, "gswgan", "Leave --method out.")
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
-        raise PlanError("options", "--resume, --from, --plan", "at most one of them")
+        raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued = resume is not None or source is not None
-    if continued and (dry_run or save_plan is not None):
-        raise PlanError("options", "--dry-run or --save-plan", "neither of them with --resume or --from")
-    fixed = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--steps": None if source else steps}
-    fixed["--insecure-reproducible"] = insecure_reproducible or None
+    fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
+    fixed |= {"--insecure-reproducible": insecure_reproducible or None}
+    fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
+    if continued:
+        fixed |= {"--dry-run": dry_run or None, "--save-plan": save_plan, "--out": out if resume else None}
     given = [name for name, value in fixed.items() if value is not None]
     if given and (continued or plan_file is not None):
         raise PlanError(
-            "options", given[0], "nothing of the kind with --resume, --from or --plan", "The plan is fixed."
+            "options",
+            given[0],
+            "nothing of the kind with --resume, --from or --plan",
+            "The plan is fixed: leave it out.",
         )
+    if save_plan is not None and os.path.lexists(save_plan):
+        raise RunError("plan", str(save_plan), "a file that does not exist yet", "Choose another --save-plan.")
     planning = dry_run or save_plan is not None  # a plan may be made for another machine
-    kind = device if planning and device.split(":")[0] == "cuda" else pick_device(device).type
+    if not planning and resume is None and (out is not None or source is None):
+        _check_out(out or Path("runs"), given=out is not None)
+    kind = device if planning and device.partition(":")[0] == "cuda" else pick_device(device).type
     if source is not None:
-        folder = _retrain(source, out, steps, kind, seed)
+        folder = _retrain(source, out, steps, kind, seed or 0)
         _run(folder, None, device)
         return
 
     from gswgan.data import load_data
     from gswgan.data.sources import NAMES
 
-    spec = "digits" if data is None else data if data in NAMES else str(Path(data).absolute())
+    spec = "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size, "labels": labels}
+    where["channels"] = channels
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     if resume is not None:
         folder = RunFolder(resume)
-        if folder.plan().source is not None:
+        if not folder.model.is_file():
+            raise RunError("resume", str(resume), "the folder of a run that was stopped", "Check the path (--resume).")
+        if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
             _run(folder, None, device)
             return
         where = folder.remembered_source() if data is None else where
     images = load_data(**where)
-    if resume is None:
-        plan = Plan.load(plan_file) if plan_file is not None else _make(
-            images, preset=preset, epsilon=epsilon, delta=delta, shards=shards, steps=steps, seed=seed,
-            device=kind, insecure_reproducible=insecure_reproducible,
+    if resume is not None:
+        _check_fits(folder.plan(), images)
+    else:
+        plan = Plan.load(plan_file) if plan_file is not None else make_plan(
+            Facts.of(images), preset=preset or "default", epsilon=epsilon, delta=delta, shards=shards, steps=steps,
+            seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
+        _check_fits(plan, images)
+        for doubt in doubts(plan, images):
+            print(f"warning: {doubt}", file=sys.stderr)
         if save_plan is not None:
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
@@ -127,26 +150,45 @@ def train(
             console.print(outlook(plan))
         if planning:
             return
-        if not plan.fits(Facts.of(images)):
-            raise PlanError("data", Facts.of(images), f"data with the facts of the plan, {plan.facts}")
-        folder = RunFolder.create(out or _free(Path("runs") / f"{images.name}-{plan.preset}"), plan)
-        folder.remember_source(where)
+        folder = _create(out or _free(Path("runs") / f"{images.name}-{plan.preset}"), plan, where)
     _run(folder, images, device)
     if show_private:
         _show_private(folder)
 
 
-def _make(images: ImageData, **options: object) -> Plan:
+def _check_out(out: Path, *, given: bool) -> None:
+    """Refuse what cannot be written, or must not be written over, before any work is done."""
+    from gswgan.training.run_folder import RunFolder
+
+    if given and not RunFolder(out)._is_vacant():
+        raise RunError("out", str(out), "a folder that does not exist yet", "Choose another --out, or --resume it.")
+    nearest = next(path for path in (out.absolute(), *out.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
+
+
+def _create(root: Path, plan: Plan, where: dict[str, Any]) -> RunFolder:
+    """The run folder; where it cannot be made, the folders above it that were new go again as well."""
+    from gswgan.training.run_folder import RunFolder
+
+    new = [path for path in root.absolute().parents if not path.exists()]
+    try:
+        return RunFolder.create(root, plan, source=where)
+    except RunError:
+        for path in new:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _check_fits(plan: Plan, images: ImageData) -> None:
     from gswgan.training.plan import Facts
-    from gswgan.training.planner import make_plan
 
     facts = Facts.of(images)
-    plan = make_plan(facts, **options)  # type: ignore[arg-type]
-    units = facts.persons or facts.records
-    if plan.privacy.delta >= 1 / units:
-        console.print(f"warning: delta {plan.privacy.delta:g} is not below 1/{units}: it allows one "
-                      f"{plan.privacy.unit} to be published in the clear.", style="yellow")  # fmt: skip
-    return plan
+    for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
+        found, planned = getattr(facts, name), getattr(plan.facts, name)
+        if found != planned:
+            raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
@@ -167,6 +209,7 @@ def _free(path: Path) -> Path:
 
 
 def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
+    from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
     from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
@@ -183,26 +226,7 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
-    _report(folder)
-
-
-def _report(folder: RunFolder) -> None:
-    from gswgan.training.publish import cost_from_statement
-    from gswgan.training.run_folder import read_json
-
-    statement = read_json(folder.privacy, "privacy.json")
-    plan, kept = folder.plan(), read_json(folder.model, "model.json")["labels"]
-    left_out = [name for label, name in enumerate(plan.facts.class_names) if label not in kept]
-    if left_out:
-        console.print(f"left out, too rare to be told from the noise: {', '.join(left_out)}")
-    console.print(f"samples:   {folder.samples}")
-    console.print(f"release:   {folder.release} (may be published; {folder.private} may not)")
-    if statement["void"]:
-        console.print(f"guarantee: NONE, {statement['void']}")
-        return
-    console.print(f"guarantee: {cost_from_statement(statement)}")
-    if statement["claimed"]:
-        console.print(f"claimed by the paper's accounting, and NOT a guarantee: {statement['claimed']['epsilon']:.4g}")
+    console.print(outcome(folder))
 
 
 def _show_private(folder: RunFolder) -> None:

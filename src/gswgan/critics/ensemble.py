@@ -19,7 +19,7 @@ from torch import Tensor
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.loss import critic_gradients, generator_gradient
 from gswgan.critics.network import CriticShape, init_critics, power_iteration
-from gswgan.critics.warm_start import LocalGenerators, WarmStart
+from gswgan.critics.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData, partition, partition_persons
 from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Streams
@@ -168,10 +168,21 @@ class Ensemble:
         return buffers
 
     def _warm_up(self, warm: WarmStart) -> None:
-        """Algorithm 1's first loop for every critic, a chunk at a time, each with its own local generator."""
+        """Algorithm 1's first loop for every critic, a chunk at a time, each with its own local generator.
+
+        Every iteration of a chunk has its own draws, so it goes on after a stop where it was saved, bit for bit.
+        """
         options, shape = self.settings, self.shape
-        for members, real in _chunks(np.arange(self.count), min(AT_ONCE, self.count)):
-            self._note(f"warm start of critics {members[0] + 1} to {members[0] + real} of {self.count}")
+        chunks = list(_chunks(np.arange(self.count), min(AT_ONCE, self.count)))
+        total = len(chunks) * warm.iterations
+        done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
+        if saved:
+            self.load_state(saved["critics"])
+        progress = TimeLeft(total, done, self._note)
+        for number, (members, real) in enumerate(chunks):
+            first = number * warm.iterations  # iterations of the chunks before this one
+            if done >= first + warm.iterations:
+                continue
             params, buffers, adam = self._gather(members)
             local = LocalGenerators(
                 warm.generator,
@@ -182,7 +193,10 @@ class Ensemble:
                 public=self._public,
                 device=self._device,
             )
-            for step in range(warm.iterations):
+            if done > first:
+                local.load_state(saved["local generators"])
+            for step in range(done - first, warm.iterations):
+                progress.tell(done)
                 rng = self._secret.generator("warm start", int(members[0]), step)
                 for _ in range(options.updates):
                     rows = self._records(members, rng.random((len(members), options.learning_batch)))
@@ -195,6 +209,12 @@ class Ensemble:
                 local.descend(
                     params, buffers, codes, self._labels[rows], learning_rate=warm.learning_rate, betas=warm.betas
                 )
+                done, stop = done + 1, warm.stopped()
+                if warm.store is not None and (stop or done == total or warm.store.is_due()):
+                    self._scatter(members[:real], params, buffers, adam)
+                    warm.store.save(done, {"critics": self.state(), "local generators": local.state()})
+                if stop:
+                    raise Stopped
             self._scatter(members[:real], params, buffers, adam)
 
     def draw_participants(self, step: int) -> np.ndarray:

@@ -6,8 +6,10 @@ critic and are thrown away: hidden state of one shard, so nothing leaves and not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,14 +23,52 @@ from gswgan.generators.latent import latent_codes
 from gswgan.privacy import Streams
 
 
+class Stopped(Exception):  # noqa: N818
+    """The run was asked to stop, and did when its state was saved."""
+
+
+class Store(Protocol):
+    """Where the state of an unfinished warm start is kept. Private: it is that of the critics."""
+
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
+
+    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Keep the state after so many iterations."""
+
+    def load(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
+        """What was saved last."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """How long, with which local generators."""
+    """How long, with which local generators; where it is saved, and how it hears that it should stop."""
 
     iterations: int  # T_w
     generator: GeneratorSettings
     learning_rate: float
     betas: tuple[float, float]
+    store: Store | None = None
+    stopped: Callable[[], bool] = lambda: False
+
+
+class TimeLeft:
+    """Tells how far the warm start is, each time another twentieth of it is done."""
+
+    def __init__(self, total: int, done: int, note: Callable[[str], None]) -> None:
+        self._total, self._start, self._note = total, done, note
+        self._began, self._said = time.monotonic(), -1
+
+    def tell(self, done: int) -> None:
+        """Say it, if there is news."""
+        if (part := 20 * done // self._total) == self._said:
+            return
+        self._said = part
+        left = ""
+        if done > self._start:
+            seconds = (time.monotonic() - self._began) / (done - self._start) * (self._total - done)
+            left = f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
+        self._note(f"warm start of the critics: {100 * done // self._total} %{left}")
 
 
 class LocalGenerators:
@@ -64,6 +104,17 @@ class LocalGenerators:
         some = next(iter(self.params.values()))
         codes = latent_codes(len(some) * batch, self._settings.latent, self._settings.latent_kind, rng)
         return codes.view(len(some), batch, -1).to(some.device)
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and optimizer state of all members."""
+        groups = {"params": self.params, "exp_avg": self.adam.exp_avg, "exp_avg_sq": self.adam.exp_avg_sq}
+        tensors = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
+        return tensors | {"steps": self.adam.steps}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        for name, value in self.state().items():
+            value.copy_(tensors[name])
 
     def descend(
         self, critics: dict[str, Tensor], buffers: dict[str, Tensor], codes: Tensor, labels: Tensor, *,

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gswgan.data.resize import check_image_size, check_square, fit_square
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 
+MAX_CLASSES = 10_000
+_MAX_NAME = 100  # characters of a class name
 _CHUNK = 1024  # records converted at a time, so that float input is never held twice
 
 
@@ -79,10 +81,9 @@ def make_image_data(
         classes = _check_classes(classes)
         checked = _check_labels(_as_array(labels, "labels"), number, classes)
         names = tuple(str(index) for index in range(classes)) if class_names is None else tuple(class_names)
-    if len(names) != classes or len(set(names)) != classes or not all(isinstance(n, str) for n in names):
-        raise DataError("class_names", names, f"{classes} different names, one for each class")
+    _check_names(names, classes)
     return ImageData(
-        name=name,
+        name="".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME]),
         images=pixels,
         labels=checked,
         classes=classes,
@@ -95,7 +96,9 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise DataError(name, type(value).__name__, "an array with entries of one shape and type") from error
+        raise DataError(
+            name, type(value).__name__, "an array with entries of one shape and type", "Pass it through np.asarray."
+        ) from error
 
 
 def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
@@ -108,7 +111,9 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
             "Move the channels to the end with np.moveaxis(images, 1, -1) if they come first.",
         )
     if 0 in images.shape:
-        raise DataError("images", f"shape {images.shape}", "at least one image with at least one pixel")
+        raise DataError(
+            "images", f"shape {images.shape}", "at least one image with at least one pixel", "Check what was saved."
+        )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise DataError(
             "images",
@@ -138,16 +143,19 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
 
 def _round_floats(chunk: np.ndarray, start: int) -> np.ndarray:
     """Floats in [0, 1] to 0..255; `start` is the index of the first record, for the message."""
-    values = chunk.astype(np.float64)
-    valid = ((values >= 0.0) & (values <= 1.0)).reshape(len(values), -1).all(axis=1)  # false for nan as well
-    if not valid.all():
-        raise DataError(
-            "images",
-            f"a pixel of record {start + int(np.argmin(valid))} is outside [0, 1] or not finite",
-            "floats from 0 to 1",
+    values: np.ndarray = chunk.astype(np.float64).reshape(len(chunk), -1)
+    for what, valid, todo in (
+        ("that is not finite", np.isfinite(values), "Mend the record or leave it out."),
+        (
+            "outside [0, 1]",
+            (values >= 0.0) & (values <= 1.0),
             "Divide by the largest possible value (255 for bytes), not by the largest one found in the data.",
-        )
-    return np.rint(values * 255.0).astype(np.uint8)
+        ),
+    ):
+        if not valid.all():
+            record = start + int(np.argmin(valid.all(axis=1)))
+            raise DataError("images", f"a pixel of record {record} {what}", "floats from 0 to 1", todo)
+    return np.rint(values * 255.0).astype(np.uint8).reshape(chunk.shape)
 
 
 def _check_classes(classes: int | None) -> int:
@@ -158,16 +166,38 @@ def _check_classes(classes: int | None) -> int:
             "the number of classes: labels came without it, and it is never taken from the data",
             "Pass classes=N (--classes N); it is a public fact, whether or not every class occurs.",
         )
-    if not isinstance(classes, (int, np.integer)) or isinstance(classes, bool) or classes < 1:
-        raise DataError("classes", classes, "a whole number of at least 1", "Pass classes=N (--classes N).")
+    whole = isinstance(classes, (int, np.integer)) and not isinstance(classes, bool)
+    if not whole or not 1 <= classes <= MAX_CLASSES:
+        raise DataError(
+            "classes", short(classes), f"a whole number from 1 to {MAX_CLASSES}", "Pass classes=N (--classes N)."
+        )
     return int(classes)
+
+
+def _check_names(names: tuple[str, ...], classes: int) -> None:
+    """Class names are printed, and written into the release card: nothing in them may pass for anything else."""
+    if len(names) != classes or len(set(names)) != classes:
+        raise DataError("class_names", short(names), f"{classes} different names, one for each class", "Rename them.")
+    for index, name in enumerate(names):
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _MAX_NAME:
+            raise DataError(
+                f"class_names[{index}]",
+                short(name, _MAX_NAME),
+                f"1 to {_MAX_NAME} printable characters",
+                "Rename the class (its folder).",
+            )
 
 
 def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
     if labels.dtype.kind not in "iu":
         raise DataError("labels", f"dtype {labels.dtype}", "integers", "Number the classes from 0.")
     if labels.shape != (number,):
-        raise DataError("labels", f"shape {labels.shape}", f"shape ({number},): one label an image")
+        raise DataError(
+            "labels",
+            f"shape {labels.shape}",
+            f"shape ({number},): one label an image",
+            "Check that labels and images are of the same records.",
+        )
     valid = (labels >= 0) & (labels < classes)
     if not valid.all():
         index = int(np.argmin(valid))
@@ -185,7 +215,9 @@ def _dense_persons(persons: np.ndarray, number: int) -> np.ndarray:
     if persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat):
         persons = persons.astype(str)
     if persons.dtype.kind not in "iuUS":
-        raise DataError("persons", f"dtype {persons.dtype}", "one integer or string a record")
+        raise DataError(
+            "persons", f"dtype {persons.dtype}", "one integer or string a record", "Check the ids (--group-by)."
+        )
     if persons.shape != (number,):
         raise DataError(
             "persons",

@@ -70,7 +70,7 @@ def _verify(path: Path, md5: str) -> None:
         with path.open("rb") as stream:
             found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
-        raise DataError(str(path), error.strerror, "a file that can be read") from error
+        raise DataError(str(path), error.strerror, "a file that can be read", "Check its permissions.") from error
     if found != md5:
         raise DataError(
             str(path),

@@ -27,10 +27,10 @@ def read_image_folder(
     names*, whatever class they are in: a record whose label changes moves to another subfolder, and no
     other record may change its index for that. (Files of the same name are ordered by class: give files
     names of their own.) The number of channels is a public fact of the data set: `channels`, or 1 if all
-    files are grey and 3 if not.
+    files are grey and 3 if all have colours. Where there are both, one record would decide, so it must be given.
     """
     if channels not in (None, 1, 3):
-        raise DataError("channels", channels, "1 (grey) or 3 (colour)")
+        raise DataError("channels", channels, "1 (grey) or 3 (colour)", "Pass --channels 1 or --channels 3.")
     if image_size is not None:
         check_image_size(image_size)
     class_names, files = _list_files(folder)
@@ -48,6 +48,14 @@ def read_image_folder(
                 )
         else:
             picture = fit_square(picture, image_size)
+        if picture.ndim != (pictures[0] if pictures else picture).ndim:
+            kinds = ("grey", "in colour") if picture.ndim == 2 else ("in colour", "grey")
+            raise DataError(
+                str(path),
+                kinds[0],
+                f"{kinds[1]}, as the first image is",
+                "Pass channels=3 (--channels 3) to take all of them in colour, or 1 for grey.",
+            )
         pictures.append(picture)
     labels = np.array([label for _, label in files], np.int64) if class_names else None
     return _stack(pictures), labels, class_names
@@ -61,7 +69,12 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as opened:
                 if opened.width * opened.height > _MAX_PIXELS:
-                    raise DataError(str(path), f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels")
+                    raise DataError(
+                        str(path),
+                        f"{opened.width} x {opened.height}",
+                        f"at most {_MAX_PIXELS} pixels",
+                        "Make it smaller or take it out of the folder.",
+                    )
                 upright = ImageOps.exif_transpose(opened)
                 if upright.mode.startswith("I"):
                     deep = np.clip(np.asarray(upright).astype(np.int64), 0, 65535)
@@ -74,17 +87,16 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise DataError(
             str(path),
-            type(error).__name__,
+            f"cannot be read ({type(error).__name__})",
             "a whole PNG, JPEG or BMP image of a sane size",
             "Repair the file or take it out of the folder.",
         ) from error
 
 
 def _stack(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """[n, h, w, 1] if all are grey, else [n, h, w, 3] with grey ones repeated."""
-    if all(picture.ndim == 2 for picture in pictures):
-        return np.stack(pictures)[..., None]
-    return np.stack([p if p.ndim == 3 else np.repeat(p[..., None], 3, axis=2) for p in pictures])
+    """[n, h, w, 1] of grey pictures, [n, h, w, 3] of coloured ones."""
+    images = np.stack(pictures)
+    return images[..., None] if images.ndim == 3 else images
 
 
 def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
@@ -111,7 +123,9 @@ def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
             if _is_image(entry):
                 files.append((entry, label))
     if not files:
-        raise DataError(str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})")
+        raise DataError(
+            str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})", "Check the path (--data)."
+        )
     return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))
 
 
@@ -120,7 +134,7 @@ def _visible(folder: Path) -> list[Path]:
     try:
         entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     except OSError as error:
-        raise DataError(str(folder), type(error).__name__, "a folder that can be read") from error
+        raise DataError(str(folder), error.strerror, "a folder that can be read", "Check its permissions.") from error
     for entry in entries:
         if entry.is_symlink():
             raise DataError(str(entry), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")

@@ -10,7 +10,8 @@ from gswgan.data.readers import read_idx, read_npy, read_npz
 from gswgan.errors import DataError
 
 _WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
-_MAX_ID = 256  # characters; a fixed-width array of ids is as wide as the longest of them
+_MAX_ID = 256  # characters
+_MAX_TEXT = 2**26  # bytes of a text file
 _ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id a record"
 
 
@@ -40,14 +41,17 @@ def read_persons(source: str | Path | np.ndarray) -> np.ndarray:
             return table[:, _WRITER_COLUMN]
         if table.ndim == 1:
             return table
-        raise DataError("group_by", f"{path} of shape {table.shape}", "one id a row, or the writer in column 2")
-    raise DataError("group_by", str(path), _ACCEPTED)
+        raise DataError(
+            "group_by", f"{path} of shape {table.shape}", "one id a row, or the writer in column 2",
+            "Save the ids alone as .npy.",
+        )  # fmt: skip
+    raise DataError("group_by", str(path), _ACCEPTED, "Save the ids as one of these (--group-by).")
 
 
 def _from_npz(path: Path) -> np.ndarray:
     arrays = read_npz(path, "persons", "writers") or read_npz(path)
     if not arrays:
-        raise DataError("group_by", str(path), "an npz with at least one array")
+        raise DataError("group_by", str(path), "an npz with an array `persons`", "Write np.savez(path, persons=...).")
     for name in ("persons", "writers"):
         if name in arrays:
             return arrays[name]
@@ -55,10 +59,15 @@ def _from_npz(path: Path) -> np.ndarray:
 
 
 def _from_lines(path: Path) -> np.ndarray:
+    """Ids as their places in the sorted list: an array of strings would be as wide as the longest for all of them."""
     try:
+        if path.stat().st_size > _MAX_TEXT:
+            raise DataError("group_by", str(path), f"at most {_MAX_TEXT} bytes of text", "Save the ids as .npy.")
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError("group_by", str(path), "a text file in UTF-8, one id a line") from error
+    except (OSError, UnicodeError) as error:
+        raise DataError(
+            "group_by", str(path), "a text file in UTF-8, one id a line", "Save the ids as .npy, or as UTF-8."
+        ) from error
     while lines and not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, start=1):
@@ -69,4 +78,5 @@ def _from_lines(path: Path) -> np.ndarray:
                 f"one id a line, at most {_MAX_ID} characters, no commas, no empty lines",
                 "Keep only the column with the ids.",
             )
-    return np.array(lines, dtype=str)
+    place = {name: index for index, name in enumerate(sorted(set(lines)))}
+    return np.array([place[line] for line in lines], dtype=np.int64)

@@ -7,9 +7,11 @@ and whatever is wrong with a file ends in a DataError that names it.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +20,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 
 MAX_BYTES = 8 * 2**30  # of one array
 _DEFLATE_RATIO = 1032  # no deflate stream grows by more
 _CHUNK = 2**20
+_MAX_HEADER = 10_000  # of an npy array, as numpy has it
 _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
@@ -39,10 +42,11 @@ def read_idx(path: Path) -> np.ndarray:
                 str(path),
                 start.hex(),
                 "an idx file: two zero bytes, type 08 (bytes) or 0c (32-bit integers), 1 to 3 dimensions",
+                "Check the file, or copy it again.",
             )
         sizes = stream.read(4 * start[3])
         if len(sizes) < 4 * start[3]:
-            raise DataError(str(path), "a header cut short", "a whole idx header")
+            raise DataError(str(path), "a header cut short", "a whole idx header", "Copy the file again.")
         shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
         dtype = _IDX_TYPES[start[2]]
         claimed = math.prod(shape) * dtype.itemsize
@@ -66,32 +70,36 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
                 raise DataError(str(path), name, "an array that is stored or deflated", _SAVEZ)
             ratio = 1 if info.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO
             if info.file_size > (on_disk + 64) * ratio:
-                raise DataError(f"{path}: {name}", info.file_size, "a size that fits the file")
+                raise DataError(f"{path}: {name}", info.file_size, "a size that fits the file", _SAVEZ)
             with archive.open(info) as member:
-                found[name] = _read_npy(path, name, member, info.file_size)
+                found[name] = _read_npy(path, f"{path}: {name}", member, info.file_size)
         return found
 
 
 def read_npy(path: Path) -> np.ndarray:
     """The array of an npy file. Numbers and strings only, never pickles."""
     with _reading(path, "an npy file that is whole, without pickled objects"), path.open("rb") as stream:
-        return _read_npy(path, path.name, stream, os.fstat(stream.fileno()).st_size)
+        return _read_npy(path, str(path), stream, os.fstat(stream.fileno()).st_size)
 
 
-_SAVEZ = "Write it with np.savez(path, images=..., labels=...)."
+_SAVEZ = "Save arrays of numbers or strings with np.savez (or np.save)."
 
 
-def _read_npy(path: Path, name: str, stream: IO[bytes], size: int) -> np.ndarray:
+def _read_npy(path: Path, title: str, stream: IO[bytes], size: int) -> np.ndarray:
     """One array from a stream of `size` bytes, once its header is known to fit them."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
-        raise DataError(f"{path}: {name}", f"npy version {version}", "version 1.0 or 2.0", _SAVEZ)
+        raise DataError(title, f"npy version {version}", "version 1.0 or 2.0", _SAVEZ)
+    start = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(start, "little")
+    if length > _MAX_HEADER:  # numpy would read it whole before it looked
+        raise DataError(title, f"a header of {length} bytes", f"at most {_MAX_HEADER} bytes", _SAVEZ)
     header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_column, dtype = header(stream)
+    shape, by_column, dtype = header(io.BytesIO(start + stream.read(length)))
     if dtype.kind not in "biufUS" or dtype.itemsize == 0:
-        raise DataError(f"{path}: {name}", f"dtype {dtype}", "numbers or strings, never pickled objects", _SAVEZ)
+        raise DataError(title, f"dtype {dtype}", "numbers or strings, never pickled objects", _SAVEZ)
     if any(length < 0 for length in shape):
-        raise DataError(f"{path}: {name}", f"shape {shape}", "a shape without negative lengths", _SAVEZ)
+        raise DataError(title, short(f"shape {shape}"), "a shape without negative lengths", _SAVEZ)
     claimed = math.prod(shape) * dtype.itemsize
     _check_claim(path, shape, claimed, size - stream.tell())
     content = _read_exactly(path, stream, claimed)
@@ -101,10 +109,16 @@ def _read_npy(path: Path, name: str, stream: IO[bytes], size: int) -> np.ndarray
 def _check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> None:
     if claimed > most:
         raise DataError(
-            str(path), f"a header for shape {shape}", "as many values as the file has", "Copy the file again."
+            str(path),
+            short(f"a header for shape {shape}"),
+            f"what the file has room for: {short(claimed)} bytes are claimed, at most {most} can be there",
+            "Copy the file again.",
         )
-    if claimed > MAX_BYTES:
-        raise DataError(str(path), f"{claimed} bytes", f"at most {MAX_BYTES} bytes in one array")
+    limit = min(MAX_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3)  # images are copied once
+    if claimed > limit:
+        raise DataError(
+            str(path), f"{claimed} bytes", f"at most {limit} bytes in one array", "Use fewer or smaller images."
+        )
 
 
 def _read_exactly(path: Path, stream: IO[bytes], count: int) -> bytearray:
@@ -113,10 +127,12 @@ def _read_exactly(path: Path, stream: IO[bytes], count: int) -> bytearray:
     while len(content) < count:
         piece = stream.read(min(_CHUNK, count - len(content)))
         if not piece:
-            raise DataError(str(path), f"{len(content)} bytes of values", f"{count} bytes", "Copy it again.")
+            raise DataError(str(path), f"{len(content)} bytes of values", f"{count} bytes", "Copy the file again.")
         content += piece
     if stream.read(1):  # at the end a compressed stream checks its sum, too
-        raise DataError(str(path), "more bytes than its header says", f"{count} bytes of values")
+        raise DataError(
+            str(path), "more bytes than its header says", f"{count} bytes of values", "Copy the file again."
+        )
     return content
 
 
@@ -128,7 +144,19 @@ def _reading(path: Path, expected: str) -> Iterator[None]:
     except DataError:
         raise
     except FileNotFoundError:
-        raise DataError(str(path), "no such file", expected) from None
+        raise DataError(str(path), "no such file", expected, "Check the path.") from None
     except Exception as error:
-        problem = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else _problem(error)
         raise DataError(str(path), problem, expected, "Check the file, or copy it again.") from error
+
+
+def _problem(error: Exception) -> str:
+    """What the standard library found, in words where we have some."""
+    words = {
+        zipfile.BadZipFile: "no zip archive, or a damaged one",
+        gzip.BadGzipFile: "damaged gzip data",
+        zlib.error: "damaged compressed data",
+        EOFError: "an early end",
+        ValueError: "no npy array, or a damaged one",
+    }
+    return words.get(type(error), f"damaged ({type(error).__name__})")

@@ -12,7 +12,7 @@ from gswgan.data.download import FASHION_MNIST, MNIST, Published
 from gswgan.data.image_folder import read_image_folder
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
@@ -50,18 +50,26 @@ def load_data(
     images, `group_by` names the person of each record (see `read_persons`), and `labels=False` drops the labels.
     """
     if split not in _PREFIXES:
-        raise DataError("split", split, "train or test")
+        raise DataError("split", split, "train or test", "Leave it out for the training part.")
     path = Path(spec)
+    try:
+        is_folder, is_npz = path.is_dir(), path.is_file() and path.suffix.lower() == ".npz"
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise DataError(
+            "data", short(path.name), f"a path that can be read ({error.strerror})", "Check the path (--data)."
+        ) from error
     if spec == "digits":
         arrays = _digits(split)
     elif isinstance(spec, str) and spec in _PUBLISHED:
         arrays = _published(_PUBLISHED[spec], split, labels)
-    elif path.is_dir() and any(path.glob("*-images-idx3-ubyte*")):
+    elif not str(spec):
+        raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
+    elif is_folder and any(path.glob("*-images-idx3-ubyte*")):
         arrays = _idx_folder(path, split, labels)
-    elif path.is_dir():
+    elif is_folder:
         _only_train(path, split)
         arrays = (*read_image_folder(path, image_size=image_size, channels=channels), path.resolve().name)
-    elif path.is_file() and path.suffix.lower() == ".npz":
+    elif is_npz:
         _only_train(path, split)
         arrays = _npz(path, labels)
     else:
@@ -114,6 +122,7 @@ def _idx_folder(folder: Path, split: str, labels: bool) -> _Arrays:
             str(folder),
             f"no idx images for the {split} split",
             f"{' or '.join(_PREFIXES[split])}-images-idx3-ubyte, plain or .gz",
+            "Check the names of the files.",
         )
     found = _find_idx(folder, split, "labels-idx1-ubyte") if labels else None
     return read_idx(images), None if found is None else read_idx(found), None, folder.resolve().name
@@ -129,6 +138,8 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
             f"one file that ends in {ending} for the {split} split",
             "Move the other data sets to folders of their own.",
         )
+    if found and found[0].is_symlink():
+        raise DataError(str(found[0]), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")
     return found[0] if found else None
 
 
@@ -136,7 +147,10 @@ def _npz(path: Path, labels: bool) -> _Arrays:
     arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
-            str(path), "no array of that name", "an array `images`", "Write np.savez(path, images=..., labels=...)."
+            str(path),
+            "no array `images`",
+            "arrays `images` and, where there are labels, `labels`",
+            "Write it with np.savez(path, images=..., labels=...).",
         )
     return arrays["images"], arrays.get("labels"), None, path.stem
 

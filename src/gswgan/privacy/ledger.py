@@ -5,6 +5,9 @@ Beside the public ledger stands a private journal with a keyed fingerprint of ea
 answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
 same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
 fresh noise and a new line.
+
+The journal is written first, the ledger second, the noise is drawn last. A run that died between the first two
+has a line in the journal that the ledger lacks; it is added when the ledger is opened again.
 """
 
 from __future__ import annotations
@@ -83,11 +86,7 @@ class Ledger:
         self._fingerprints: dict[str, list[tuple[int, str]]] = {}
         if journal is not None and journal.exists():
             drop_torn_tail(journal)
-            recorded = {(entry.name, entry.attempt) for entry in self.entries}
-            for name, attempt, fingerprint in read_journal(journal):
-                if (name, attempt) not in recorded:  # the ledger is written first, so it has been cut
-                    raise LedgerError("ledger", str(path), f"a line for {name!r}, attempt {attempt}", "Restore it.")
-                self._fingerprints.setdefault(name, []).append((attempt, fingerprint))
+            self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
         """Put the release on the disk before it happens; return its attempt, which selects its noise.
@@ -99,19 +98,37 @@ class Ledger:
         for earlier, known in self._fingerprints.get(name, []):
             if known == fingerprint:
                 return earlier
-        event = event if attempt == 0 else gaussian_of(event)
-        self._append({"index": len(self.entries) + 1, "name": name, "attempt": attempt, "event": to_json(event)})
-        self.entries.append(Entry(name=name, attempt=attempt, event=event))
-        self._attempts[name] = attempt + 1
+        entry = Entry(name=name, attempt=attempt, event=event if attempt == 0 else gaussian_of(event))
         if self._journal is not None:
-            row = {"name": name, "attempt": attempt, "fingerprint": fingerprint}
+            _check_size(self.path.stat().st_size, self._size)  # before anything is written
+            row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
             append_durably(self._journal, json.dumps(row) + "\n", mode=0o600)
+        self._append_entry(entry)
+        if self._journal is not None:  # known from now on, when it is in the ledger too
             self._fingerprints.setdefault(name, []).append((attempt, fingerprint))
         return attempt
 
     def total(self) -> Event:
         """Everything released so far as one event."""
         return compose(self.entries)
+
+    def _read_journal(self, journal: Path) -> None:
+        """Learn what was released before; add the line of a release that was only announced when the run died."""
+        rows = read_journal(journal)
+        recorded = {(entry.name, entry.attempt) for entry in self.entries}
+        for index, (entry, fingerprint) in enumerate(rows):
+            if (entry.name, entry.attempt) not in recorded:
+                if index + 1 < len(rows) or entry.attempt != self._attempts.get(entry.name, 0):
+                    line = f"a line for {entry.name!r}, attempt {entry.attempt}, which the journal has"
+                    raise LedgerError("ledger", str(self.path), line, "Restore it.")
+                self._append_entry(entry)
+            self._fingerprints.setdefault(entry.name, []).append((entry.attempt, fingerprint))
+
+    def _append_entry(self, entry: Entry) -> None:
+        content = {"name": entry.name, "attempt": entry.attempt, "event": to_json(entry.event)}
+        self._append({"index": len(self.entries) + 1, **content})
+        self.entries.append(entry)
+        self._attempts[entry.name] = entry.attempt + 1
 
     def _append(self, content: dict[str, Any]) -> None:
         text, head = _line(content, self.head)
@@ -130,9 +147,8 @@ def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: i
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
-        size = os.fstat(descriptor).st_size
-        if expected_size is not None and size != expected_size:
-            raise LedgerError("ledger size", size, f"{expected_size} bytes, as this run left it", "One run at a time.")
+        if expected_size is not None:
+            _check_size(os.fstat(descriptor).st_size, expected_size)
         data = memoryview(text.encode())
         while data:
             data = data[os.write(descriptor, data) :]
@@ -143,6 +159,11 @@ def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: i
         sync_folder(path.parent)
 
 
+def _check_size(size: int, expected: int) -> None:
+    if size != expected:
+        raise LedgerError("ledger size", size, f"{expected} bytes, as this run left it", "One run at a time.")
+
+
 def drop_torn_tail(path: Path) -> None:
     """Cut a last line without its end: it was being written when the run died, so its release never happened."""
     data = path.read_bytes()
@@ -151,11 +172,17 @@ def drop_torn_tail(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def read_journal(path: Path) -> list[tuple[str, int, str]]:
-    """Name, attempt and fingerprint of each line of a private journal."""
+def read_journal(path: Path) -> list[tuple[Entry, str]]:
+    """Each announced release of a private journal, with its fingerprint: one fingerprint for each draw of noise."""
+    found: dict[tuple[str, int], tuple[Entry, str]] = {}
     try:
-        rows = [json.loads(text) for text in path.read_text().splitlines()]
-        return [(row["name"], row["attempt"], row["fingerprint"]) for row in rows]
+        for text in path.read_text().splitlines():
+            row = json.loads(text)
+            entry = Entry(name=row["name"], attempt=row["attempt"], event=_single(row["event"]))
+            pair = (entry, str(row["fingerprint"]))
+            if found.setdefault((entry.name, entry.attempt), pair) != pair:
+                raise ValueError(f"two sums for {entry.name!r}, attempt {entry.attempt}")
+        return list(found.values())
     except (OSError, ValueError, KeyError, TypeError) as wrong:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 
@@ -174,13 +201,17 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
             if index == 0:
                 header = row
                 continue
-            event = from_json(row["event"])
-            if not isinstance(event, Gaussian | Sampled | DrawnOne):
-                raise ValueError(f"line {index + 1} is not a single release")
-            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=event))
+            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=_single(row["event"])))
         if header is None or header["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
         header["observer"], header["context"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
         raise LedgerError("ledger", str(path), f"an unbroken ledger ({wrong})") from wrong
     return header, entries, previous
+
+
+def _single(content: Any) -> BaseEvent:
+    event = from_json(content)
+    if not isinstance(event, Gaussian | Sampled | DrawnOne):
+        raise ValueError(f"{type(event).__name__} is not a single release")
+    return event

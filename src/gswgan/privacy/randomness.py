@@ -119,11 +119,15 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write aside, flush to the disk, rename: the file is the old one or the new one, never a part."""
     aside = path.with_name(path.name + ".part")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)  # a full disk needs the space
+        raise
     sync_folder(path.parent)
 
 

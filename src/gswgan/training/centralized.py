@@ -15,13 +15,13 @@ from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
 from gswgan.critics.network import CriticShape
-from gswgan.critics.warm_start import WarmStart
+from gswgan.critics.warm_start import Stopped, WarmStart
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Ledger, Streams
-from gswgan.privacy.ledger import append_durably
-from gswgan.privacy.randomness import erase_key
+from gswgan.privacy.ledger import append_durably, drop_torn_tail
+from gswgan.privacy.randomness import erase_key, sync_folder
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.publish import publish
@@ -68,21 +68,28 @@ def run(
     note: Note = lambda text: None,
 ) -> bool:
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
-    plan = folder.plan()
-    if folder.is_finished:
-        with folder.locked():
-            _clean_up(folder)  # it may have died after its last file
-        raise RunError("run", str(folder.root), "a run that has not ended", "It has: `gswgan sample` draws from it.")
-    if data is not None and not plan.fits(Facts.of(data)):
-        raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
-    with folder.locked(), _stop_on_interrupt() as stopped:
+    with folder.locked(), _stop_on_interrupt() as stopped, _clear_about_the_disk(folder):
+        plan = folder.plan()
+        if folder.is_finished:
+            if _clean_up(folder):  # it died after its last file
+                return True
+            raise RunError(
+                "run", str(folder.root), "a run that has not ended", "It has: `gswgan sample` draws from it."
+            )
+        if data is not None and not plan.fits(Facts.of(data)):
+            raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
         generator = make_generator(plan, device)
-        critic = make_critic(plan, folder, data, device, note)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set)
         if isinstance(plan.critic, KernelSettings) and not folder.embedding.exists():
             note("releasing the embedding: one pass over the data")
-        critic.prepare(data, resumed=saved is not None)
+        try:
+            critic.prepare(data, resumed=saved is not None)
+        except Stopped:
+            return False
+        if folder.metrics.exists():
+            drop_torn_tail(folder.metrics)
         if saved is not None:
             note(f"resuming after step {saved[0]}")
             generator.load_state(saved[1]["generator"])
@@ -94,9 +101,10 @@ def run(
             if done % LOG_EVERY == 0:
                 row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
                 append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
-            if stopped.is_set() or checkpoint.is_due():
+            stop = stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
+            if stop or checkpoint.is_due():
                 checkpoint.save(done, {"generator": generator.state(), "critic": critic.state()})
-            return stopped.is_set()
+            return stop
 
         start = 0 if saved is None else saved[0]
         done = train(plan, critic, generator, start=start, after_step=after_step)
@@ -107,11 +115,18 @@ def run(
     return True
 
 
-def _clean_up(folder: RunFolder) -> None:
-    """What must not outlive the run: the key first."""
-    erase_key(folder.key)
-    for spent in (folder.journal, folder.checkpoint):
-        spent.unlink(missing_ok=True)
+def _clean_up(folder: RunFolder) -> bool:
+    """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
+    keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
+    spent = [folder.journal, folder.checkpoint, folder.warm_start, folder.private / folder.samples.name]
+    spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
+    found = [path for path in (*keys, *spent) if path.exists()]
+    for key in keys:
+        erase_key(key)
+    for path in spent:
+        path.unlink(missing_ok=True)
+    sync_folder(folder.private)
+    return bool(found)
 
 
 def make_generator(plan: Plan, device: torch.device) -> Generator:
@@ -130,7 +145,12 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
 
 
 def make_critic(
-    plan: Plan, folder: RunFolder, data: ImageData | None, device: torch.device, note: Note = lambda text: None
+    plan: Plan,
+    folder: RunFolder,
+    data: ImageData | None,
+    device: torch.device,
+    note: Note = lambda text: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Critic:
     """The plan's critic behind its barrier: mechanism, ledger and key."""
     facts, privacy = plan.facts, plan.privacy
@@ -166,17 +186,38 @@ def make_critic(
         public=Streams.public(plan.seed),
         secret=secret,
         device=device,
-        warm_start=_warm_start(plan),
+        warm_start=_warm_start(plan, folder, stopped),
         note=note,
     )
 
 
-def _warm_start(plan: Plan) -> WarmStart | None:
+def _warm_start(plan: Plan, folder: RunFolder, stopped: Callable[[], bool]) -> WarmStart | None:
     assert isinstance(plan.critic, EnsembleSettings)
     if plan.critic.warm_start == 0:
         return None
-    rate, betas = plan.optimizer.learning_rate, plan.optimizer.betas
-    return WarmStart(iterations=plan.critic.warm_start, generator=plan.generator, learning_rate=rate, betas=betas)
+    return WarmStart(
+        iterations=plan.critic.warm_start,
+        generator=plan.generator,
+        learning_rate=plan.optimizer.learning_rate,
+        betas=plan.optimizer.betas,
+        store=Checkpoint(folder.warm_start, plan.digest()),
+        stopped=stopped,
+    )
+
+
+@contextmanager
+def _clear_about_the_disk(folder: RunFolder) -> Iterator[None]:
+    """A full or failing disk stops the run; say that nothing is lost and how to go on."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong with the disk
+        raise
+    except OSError as wrong:
+        where = f", {wrong.filename}" if wrong.filename else ""
+        raise RunError(
+            "run", str(folder.root), f"a disk that takes its files ({wrong.strerror or wrong}{where})",
+            f"Nothing that was released is lost. When it does: gswgan train --resume {folder.root}",
+        ) from wrong  # fmt: skip
 
 
 @contextmanager

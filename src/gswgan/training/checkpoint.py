@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from gswgan.errors import RunError
 from gswgan.privacy.randomness import write_durably
 
+FORMAT_VERSION = "2"
 EVERY_SECONDS = 20.0
 SHARE = 20.0
 """A checkpoint may take at most one part in SHARE of the time."""
 
+WITHOUT = (
+    "Remove it and resume: the steps are done again. A release that comes out the same, bit for bit, is not counted "
+    "again; one that does not is."
+)
+"""What is safe and true for every critic: the key and the journal stay, so nothing is lost but time."""
+
 
 class Checkpoint:
-    """The one checkpoint of a run."""
+    """One checkpoint file of a run."""
 
     def __init__(self, path: Path, plan_digest: str) -> None:
-        self._path, self._digest = path, plan_digest
+        self._path, self._plan = path, plan_digest
         self._due = time.monotonic() + EVERY_SECONDS
 
     def is_due(self) -> bool:
         """Whether it is time for another one."""
         return time.monotonic() >= self._due
 
-    def save(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
+    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Keep the state after `step` steps."""
         began = time.monotonic()
         tensors = {f"{part}|{name}": value for part, state in parts.items() for name, value in state.items()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        metadata = {"format_version": "1", "step": str(step), "plan": self._digest}
+        metadata = {"format_version": FORMAT_VERSION, "step": str(step), "plan": self._plan}
+        metadata["digest"] = _digest(metadata, tensors)
         write_durably(self._path, safetensors.torch.save(tensors, metadata), mode=0o600)
         now = time.monotonic()
         self._due = now + max(EVERY_SECONDS, SHARE * (now - began))
@@ -46,13 +57,25 @@ class Checkpoint:
             with safetensors.safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            step, plan = int(metadata["step"]), metadata["plan"]
+            step, plan, digest = int(metadata["step"]), metadata["plan"], metadata.pop("digest")
+            if metadata["format_version"] != FORMAT_VERSION or digest != _digest(metadata, tensors):
+                raise ValueError("its digest does not fit")
         except (OSError, KeyError, ValueError, safetensors.SafetensorError) as wrong:
-            raise RunError("checkpoint", str(self._path), "a whole checkpoint of this run") from wrong
-        if plan != self._digest:
-            raise RunError("checkpoint", f"of plan {plan[:12]}", f"one of plan {self._digest[:12]}", "Start a new run.")
+            raise RunError("checkpoint", str(self._path), "a whole checkpoint of this run", WITHOUT) from wrong
+        if plan != self._plan:
+            raise RunError("checkpoint", f"of plan {plan[:12]}", f"one of plan {self._plan[:12]}", WITHOUT)
         parts: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             part, name = key.split("|", 1)
             parts.setdefault(part, {})[name] = value
         return step, parts
+
+
+def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of everything in the file: a bit that the disk has turned must not go on training."""
+    state = hashlib.blake2b(repr(sorted(metadata.items())).encode(), digest_size=32)
+    for name in sorted(tensors):
+        value = tensors[name]
+        state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        state.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return state.hexdigest()

@@ -1,7 +1,8 @@
 """The plan: everything a run will do, resolved before it starts from public facts alone.
 
 A plan can be printed, saved and run elsewhere (without dp-accounting). Its digest names the run: key and ledger
-are bound to it, so one key can never serve two plans.
+are bound to it, so one key can never serve two plans. A saved plan carries its digest, so that one that was damaged
+or edited cannot state a guarantee that its noise does not give.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from typing import Any, Literal
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
 from gswgan.data import ImageData
-from gswgan.errors import PlanError
+from gswgan.errors import PlanError, RunError, short
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling
+from gswgan.privacy.mechanism import MOST_NOISE
 from gswgan.privacy.randomness import write_durably
-from gswgan.training.settings import from_plain, to_plain
+from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+_AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,14 @@ class Facts:
     labelled: bool
     image_size: int
     channels: int
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.channels == 2 or len(self.class_names) != self.classes or (self.classes > 1 and not self.labelled):
+            found = (self.channels, self.classes, len(self.class_names), self.labelled)
+            raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
+        if self.persons is not None and self.persons > self.records:
+            raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
 
     @classmethod
     def of(cls, data: ImageData) -> Facts:
@@ -77,6 +89,13 @@ class PrivacySettings:
     neighbours: Neighbours = "replace-one"
     unit: Literal["record", "person"] = "record"
     observer: Literal["public", "server"] = "public"
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_delta(self.delta)
+        if self.sampling == "one" and self.shards is None:
+            raise PlanError("shards", None, "a number of shards to draw one from")
+        _ = self.event  # made once: noise, bound and rate are checked by what they are used for
 
     @property
     def contribution(self) -> Contribution:
@@ -117,8 +136,7 @@ class TrainingSettings:
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 2:
-            raise PlanError("steps and batch_size", (self.steps, self.batch_size), "at least 1 and 2")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +159,13 @@ class Plan:
     source: str | None = None  # the ledger head of the run whose embedding is used again
 
     def __post_init__(self) -> None:
+        for settings in (self, self.critic, self.generator, self.optimizer):
+            check_ranges(settings)
+        if self.privacy.noise_std > MOST_NOISE * self.privacy.clip_norm:
+            raise PlanError(
+                "noise_std", self.privacy.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm",
+                "Ask for a larger epsilon or delta.",
+            )  # fmt: skip
         planned, accounted = (self.training.steps, self.training.batch_size), (self.privacy.releases, self.privacy.rows)
         if isinstance(self.critic, EnsembleSettings) and planned != accounted:  # each step releases one batch
             raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
@@ -158,6 +183,14 @@ class Plan:
             needed = ("all", 1, 1, self.facts.labelled and not by_person)
             if found != needed:
                 raise PlanError("privacy", found, f"{needed}: the kernel critic makes one release of everybody")
+            scales, blocks = len(self.critic.length_scales), self.training.feature_blocks
+            if not scales or self.critic.features % 2 or blocks > self.critic.features // 2:
+                features = (self.critic.features, scales, blocks)
+                raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
+        else:
+            units = self.facts.persons or self.facts.records
+            if self.privacy.shards is None or self.privacy.shards > units:
+                raise PlanError("shards", self.privacy.shards, f"a number from 1 to {units}")
 
     @property
     def method_name(self) -> str:
@@ -165,8 +198,9 @@ class Plan:
         return "kernel" if isinstance(self.critic, KernelSettings) else "ensemble"
 
     def digest(self) -> str:
-        """The name of this plan: equal plans have equal digests."""
-        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
+        """The name of this plan: equal plans have equal digests, whether a number was written 1 or 1.0."""
+        plain = to_plain(from_plain(Plan, to_plain(self)))
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def fits(self, facts: Facts) -> bool:
         """Whether data with these facts is what was planned for; its name may differ."""
@@ -179,25 +213,37 @@ class Plan:
         return next((epsilon for done, epsilon in self.curve if done >= steps), self.guarantee.epsilon)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with its format version."""
-        return {"format_version": FORMAT_VERSION, **to_plain(self)}
+        """Plain data with its format version and its digest."""
+        return {"format_version": FORMAT_VERSION, "digest": self.digest(), **to_plain(self)}
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
-        write_durably(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+        try:
+            write_durably(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+        except OSError as wrong:
+            expected = f"a place that can be written ({wrong.strerror})"
+            raise RunError("plan", str(path), expected, "Choose another --save-plan.") from wrong
 
     @classmethod
     def from_json(cls, data: object) -> Plan:
         """Read a plan back; PlanError names what is wrong with it."""
         if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
             found = data.get("format_version") if isinstance(data, dict) else data
-            raise PlanError("plan.format_version", found, str(FORMAT_VERSION))
-        return from_plain(cls, {key: value for key, value in data.items() if key != "format_version"})
+            raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _AGAIN)
+        plan = from_plain(cls, {key: value for key, value in data.items() if key not in ("format_version", "digest")})
+        if data.get("digest") != plan.digest():
+            raise PlanError(
+                "plan.digest", short(data.get("digest"), 12), f"{plan.digest()[:12]}..., as its content has",
+                f"It was damaged or edited. {_AGAIN}",
+            )  # fmt: skip
+        return plan
 
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Read a saved plan."""
         try:
-            return cls.from_json(json.loads(path.read_text()))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
-            raise PlanError("plan", str(path), "a plan saved by `gswgan train --dry-run --save-plan`") from wrong
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as wrong:
+            what = wrong.strerror if isinstance(wrong, OSError) else "no JSON"
+            raise PlanError("plan", f"{path}: {what}", "a plan saved by `gswgan train --save-plan`", _AGAIN) from wrong
+        return cls.from_json(content)

@@ -10,15 +10,15 @@ from importlib import resources
 from typing import Any
 
 from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel import RARE, KernelSettings
+from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Gaussian, PrivacyCost, calibrate
-from gswgan.privacy.accountant import check_delta, drawn_one_lower_bound
-from gswgan.privacy.calibration import check_epsilon
+from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
 from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
 from gswgan.training.plan import Facts, LowerBound, Plan, PrivacySettings
-from gswgan.training.settings import from_plain, to_plain
+from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, from_plain, to_plain
 
 PRESETS = ("default", "ensemble", "paper", "paper-federated")
 CURVE_POINTS = 8
@@ -27,7 +27,7 @@ CURVE_POINTS = 8
 def load_preset(name: str) -> dict[str, Any]:
     """A preset as plain data; it is part of the installed package."""
     if name not in PRESETS:
-        raise PlanError("preset", name, "one of " + ", ".join(PRESETS))
+        raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
     return tomllib.loads((resources.files("gswgan.presets") / f"{name}.toml").read_text())
 
 
@@ -46,15 +46,31 @@ def make_plan(
     """Resolve everything, calibrate the noise, state the guarantee. Looks at facts only, never at data."""
     table = load_preset(preset)
     if table.get("federated"):
-        raise PlanError("preset", preset, "a centralized preset", "This one can be accounted for, not trained, so far.")
+        raise PlanError(
+            "preset", preset, "a centralized preset",
+            f"This one can be accounted for, not trained: `gswgan privacy account --preset {preset}`.",
+        )  # fmt: skip
     is_kernel = table["critic"] == "kernel"
     if is_kernel and shards is not None:
         raise PlanError("shards", shards, "no shards with the kernel critic", "Use --preset ensemble.")
+    seed = check_whole("seed", seed, 0, 2**63 - 1)
+    steps = None if steps is None else check_whole("steps", steps, 1, MOST_STEPS)
+    units = facts.records if facts.persons is None else facts.persons
+    what = "records" if facts.persons is None else "persons"
+    if units < 2:
+        raise PlanError(what, units, "at least 2", f"A guarantee hides one among others: add {what}.")
     privacy = privacy_settings(table, facts, epsilon=epsilon, delta=delta, shards=shards, steps=steps)
+    if is_kernel and units < (needed := _enough(facts, privacy)):
+        raise PlanError(
+            what, units, f"at least {needed} at this epsilon, or no class could be told from the noise",
+            f"Use more {what} or a larger --epsilon.",
+        )  # fmt: skip
     defaults = kernel_defaults(facts, privacy.noise_std, device) if is_kernel else ensemble_defaults(facts, device)
     defaults = _with_preset(defaults, table)
     if is_kernel:
-        training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
+        training = defaults.training
+        if steps is not None:
+            training = dataclasses.replace(training, steps=steps)
     else:
         training = dataclasses.replace(defaults.training, steps=privacy.releases, batch_size=privacy.rows)
     critic = defaults.critic
@@ -94,6 +110,7 @@ def privacy_settings(
             "epsilon", epsilon, "no epsilon with a preset whose noise is fixed",
             "To see the noise that a target needs: `gswgan privacy calibrate --sampling one ...`.",
         )  # fmt: skip
+    target = target if epsilon is None else check_epsilon(epsilon)
     given["delta"] = check_delta(delta if delta is not None else given["delta"])
     by_person = facts.persons is not None
     if by_person:
@@ -105,11 +122,12 @@ def privacy_settings(
     else:
         release = ensemble_release(facts)
         given["shards"] = shards if shards is not None else given.get("shards", release.shards)
-        units = facts.persons if by_person else facts.records
-        if not 1 <= given["shards"] <= (units or 1):
+        units, what = (facts.persons, "person") if by_person else (facts.records, "record")
+        whole = isinstance(given["shards"], int) and not isinstance(given["shards"], bool)
+        if not whole or not 1 <= given["shards"] <= (units or 1):
             raise PlanError(
-                "shards", given["shards"], f"a number from 1 to {units} ({'persons' if by_person else 'records'})",
-                "Each shard needs a record: pass --shards K.",
+                "shards", given["shards"], f"a whole number from 1 to {units}, the number of {what}s",
+                f"Each shard needs a {what} of its own: pass fewer --shards.",
             )  # fmt: skip
         given["releases"] = steps if steps is not None else given.get("releases", release.releases)
         given.setdefault("rows", release.rows)
@@ -118,7 +136,6 @@ def privacy_settings(
             if given["rate"] >= 1:
                 given["sampling"] = "all"
     if "noise_std" not in given:
-        target = check_epsilon(epsilon if epsilon is not None else target)
         unit = Contribution(clip_norm=given["clip_norm"], rows=given.get("rows", 1)).sensitivity("zeroed")
 
         def with_multiplier(multiplier: float) -> PrivacySettings:
@@ -134,11 +151,39 @@ def privacy_settings(
     return from_plain(PrivacySettings, given, "privacy")
 
 
+def _enough(facts: Facts, privacy: PrivacySettings) -> int:
+    """How many records (persons) in one class its noisy count needs to be told from the noise, most probably."""
+    if not privacy.counts and facts.persons is None:
+        return 2  # without labels the only count is n, which is public
+    share = 1.0 if facts.persons is None else 2**-0.5  # of clip_norm: a person's count is clipped with the features
+    return max(2, math.ceil(RARE * privacy.noise_std / (share * privacy.clip_norm)))
+
+
+def doubts(plan: Plan, data: ImageData) -> list[str]:
+    """What is allowed but hardly meant, in sentences for the holder of the data, before the run. Not for release."""
+    facts, found = plan.facts, []
+    units = facts.records if facts.persons is None else facts.persons
+    if plan.privacy.delta >= 1 / units:
+        found.append(
+            f"delta = {plan.privacy.delta:g}: expected less than 1/{units}: it allows one {plan.privacy.unit} to be "
+            "published in the clear. Pass a smaller --delta."
+        )
+    if data.labels is not None and (data.classes == 1 or bool((data.labels == data.labels[0]).all())):
+        found.append(
+            "labels = 'a single class': expected records of several classes. Check the labels, or train without "
+            "them: --no-labels."
+        )
+    return found
+
+
 def guarantee(privacy: PrivacySettings) -> PrivacyCost:
     """What may be stated for the whole run."""
     accountant, total = Accountant(privacy.neighbours), privacy.total()
+    epsilon = accountant.epsilon(total, privacy.delta)
+    if not math.isfinite(epsilon):
+        raise PlanError("delta", privacy.delta, "a delta at which some epsilon can be stated", "Pass a larger --delta.")
     return PrivacyCost(
-        epsilon=accountant.epsilon(total, privacy.delta),
+        epsilon=epsilon,
         delta=privacy.delta,
         neighbours=privacy.neighbours,
         unit=privacy.unit,

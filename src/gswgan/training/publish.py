@@ -82,7 +82,10 @@ def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) 
     if plan.facts.classes == 1:
         labels = np.zeros(8 * PICTURE_COLUMNS, np.int64)
     rng = Streams.public(plan.seed).generator("picture")
-    save_grid(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS, folder.samples)
+    aside = folder.private / folder.samples.name
+    save_grid(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS, aside)
+    write_durably(folder.samples, aside.read_bytes())
+    aside.unlink()
 
 
 def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:

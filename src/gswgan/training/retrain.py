@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 from gswgan.critics.kernel import KernelSettings
@@ -30,7 +29,4 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
         seed=seed,
         source=read_ledger(origin.ledger)[2],
     )
-    folder = RunFolder.create(out, again)
-    for name in ("embedding", "ledger", "privacy"):
-        shutil.copyfile(getattr(origin, name), getattr(folder, name))
-    return folder
+    return RunFolder.create(out, again, origin=origin)

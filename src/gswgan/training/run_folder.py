@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.privacy import Streams
-from gswgan.privacy.randomness import create_key, load_key, write_durably
+from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
 from gswgan.training.plan import Plan
 
 
@@ -33,23 +35,50 @@ class RunFolder:
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
-        self.source = self.private / "source.json"
+        self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
 
     @classmethod
-    def create(cls, root: Path, plan: Plan) -> RunFolder:
-        """A new run with its plan. An existing folder is never written over."""
+    def create(
+        cls, root: Path, plan: Plan, *, source: dict[str, Any] | None = None, origin: RunFolder | None = None
+    ) -> RunFolder:
+        """A new run with its plan. An existing folder is never written over.
+
+        `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost. The
+        plan is written last: a folder without it is no run yet, and may be made again.
+        """
         folder = cls(root)
-        if root.exists() and any(root.iterdir()) if root.is_dir() else root.exists():
-            raise RunError(
-                "out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it."
-            )
+        taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
+        is_new = not root.exists()
         try:
-            folder.release.mkdir(parents=True)
-            folder.private.mkdir(mode=0o700)
-            write_json(folder.model, {"method": "gswgan", "plan": plan.to_json()})
+            if not folder._is_vacant():
+                raise taken
+            for new in (*(path for path in reversed(root.parents) if not path.exists()), root, folder.release):
+                new.mkdir(exist_ok=True)
+                sync_folder(new.parent)
+            folder.private.mkdir(mode=0o700, exist_ok=True)
+            with folder.locked():
+                if not folder._is_vacant():  # another process was quicker
+                    raise taken
+                if source is not None:
+                    folder.remember_source(source)
+                for name in ("embedding", "ledger", "privacy") if origin is not None else ():
+                    write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
+                write_json(folder.model, {"method": "gswgan", "plan": plan.to_json()})
         except OSError as wrong:
+            if is_new:
+                shutil.rmtree(root, ignore_errors=True)
             raise RunError("out", str(root), f"a folder that can be written ({wrong.strerror})") from wrong
         return folder
+
+    def _is_vacant(self) -> bool:
+        """Whether nothing is here, or only the first files of a run that died before it had its plan."""
+        if not self.root.is_dir():
+            return not self.root.exists()
+        begun = {self.release, self.private, self.private / "lock", self.source}
+        inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
+        return all(path in begun for path in self.root.iterdir()) and all(
+            path in begun or path.suffix == ".part" for path in inside
+        )
 
     def plan(self) -> Plan:
         """The plan of the run."""
@@ -94,7 +123,10 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time."""
-        descriptor = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            descriptor = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as wrong:
+            raise RunError("run", str(self.root), f"a run folder that can be written ({wrong.strerror})") from wrong
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as wrong:

@@ -1,0 +1,302 @@
+"""Whatever stands in a file: every reader gives data or a DataError, in memory that the file pays for.
+
+Nothing is unpickled, nothing is written, nothing outside the folder is read, and a file that was cut or turned is
+never read as another, shorter one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import pickle
+import struct
+import tempfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gswgan.data import ImageData, load_data
+from gswgan.data.persons import read_persons
+from gswgan.errors import DataError
+
+FUZZ = settings(
+    derandomize=True, database=None, deadline=None, max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+IMAGES = np.random.default_rng(3).integers(0, 256, (4, 8, 8), dtype=np.uint8)
+LABELS = np.array([0, 1, 2, 1], np.uint8)
+MEGABYTE = 10**6
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"], exclude_characters=",\ufeff"),
+    min_size=1,
+    max_size=6,
+)
+
+
+def idx(array: np.ndarray, shape: tuple[int, ...] | None = None) -> bytes:
+    shape = array.shape if shape is None else shape
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + array.tobytes()
+
+
+def npz(save: Callable[..., None] = np.savez, **arrays: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    save(out, **arrays)
+    return out.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def npy_header(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def picture(kind: str) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(IMAGES[0]).save(out, kind)
+    return out.getvalue()
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+WHOLE = {
+    "d/train-images-idx3-ubyte": idx(IMAGES),
+    "d/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES), mtime=0),
+    "a.npz": npz(images=IMAGES),
+    "b.npz": npz(np.savez_compressed, images=IMAGES),
+    "p/a.png": picture("PNG"),
+    "p/a.jpg": picture("JPEG"),
+    "p/a.bmp": picture("BMP"),
+}
+PERSONS = {
+    "p.txt": b"anna\nbert\nanna\ncarl\n",
+    "p.csv": b"\xef\xbb\xbf1\r\n2\r\n1\r\n3\r\n",
+    "p.npy": npy(np.array(["anna", "bert", "anna", "carl"])),
+    "p.npz": npz(persons=np.array([3, 1, 3, 2])),
+    "p-idx1-ubyte": idx(LABELS),
+    "p-idx2-ubyte.gz": gzip.compress(idx(np.tile(LABELS, (4, 1))), mtime=0),
+}
+
+
+@contextlib.contextmanager
+def put(name: str, content: bytes) -> Iterator[Path]:
+    """The file alone in a fresh folder; whoever reads it may leave nothing else there, nor beside it."""
+    with tempfile.TemporaryDirectory() as outer:
+        path = Path(outer) / "inside" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        before = sorted(Path(outer).rglob("*"))
+        yield path
+        assert sorted(Path(outer).rglob("*")) == before
+        assert path.read_bytes() == content
+
+
+def source(path: Path) -> Path:
+    """What a user would name: the file, or the folder that it is in."""
+    return path if path.suffix == ".npz" else path.parent
+
+
+def mutated(data: st.DataObject, content: bytes) -> bytes:
+    """Bytes turned, taken out or put in at a few places."""
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(changed)))
+        count, new = data.draw(st.sampled_from([(0, 1), (1, 1), (1, 0), (4, 4), (30, 0)]))
+        changed[place : place + count] = data.draw(st.binary(min_size=new, max_size=new))
+    return bytes(changed)
+
+
+def is_sane(data: ImageData) -> bool:
+    """Valid and no larger than what a few hundred bytes can pay for (a picture may be scaled up to 64 x 64)."""
+    return data.images.dtype == np.uint8 and data.images.ndim == 4 and data.images.nbytes <= 4 * 3 * 64 * 64
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(WHOLE)), data=st.data(), image_size=st.sampled_from([None, 8, 64]))
+def test_a_mutated_data_set_is_data_or_a_data_error(name: str, data: st.DataObject, image_size: int | None) -> None:
+    with put(name, mutated(data, WHOLE[name])) as path, contextlib.suppress(DataError):
+        assert is_sane(load_data(source(path), image_size=image_size))
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(WHOLE)), content=st.binary(max_size=200))
+def test_random_bytes_are_data_or_a_data_error(name: str, content: bytes) -> None:
+    with put(name, content) as path, contextlib.suppress(DataError):
+        assert is_sane(load_data(source(path)))
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(WHOLE)), data=st.data())
+def test_a_data_set_that_was_cut_is_refused(name: str, data: st.DataObject) -> None:
+    """Never a shorter data set: n is public, and a record that is missing is another data set."""
+    whole = WHOLE[name]
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with put(name, whole) as path:
+        intact = load_data(source(path)).images
+    with put(name, cut) as path:
+        try:
+            found = load_data(source(path)).images
+        except DataError:
+            return
+    assert name.endswith(("png", "jpg"))  # an end mark is missing, no pixel is
+    assert (found == intact).all()
+
+
+@FUZZ
+@given(name=st.sampled_from(["d/train-images-idx3-ubyte.gz", "a.npz", "b.npz"]), data=st.data())
+def test_a_turned_bit_is_found_or_changes_nothing(name: str, data: st.DataObject) -> None:
+    """Formats with a checksum keep what it promises."""
+    changed = bytearray(WHOLE[name])
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with put(name, bytes(changed)) as path, contextlib.suppress(DataError):
+        assert (load_data(source(path)).images[:, 0] == IMAGES).all()
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(PERSONS)), data=st.data())
+def test_mutated_persons_are_ids_or_a_data_error(name: str, data: st.DataObject) -> None:
+    with put(name, mutated(data, PERSONS[name])) as path, contextlib.suppress(DataError):
+        ids = read_persons(path)
+        assert ids.nbytes <= 64 * len(PERSONS[name])
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(PERSONS)), content=st.binary(max_size=100))
+@example(name="p.txt", content="a\x0bb\x1cc\x85d\u2028e".encode())
+def test_random_persons_are_ids_or_a_data_error(name: str, content: bytes) -> None:
+    with put(name, content) as path, contextlib.suppress(DataError):
+        read_persons(path)
+
+
+@FUZZ
+@given(ids=st.lists(WORDS, min_size=1, max_size=12))
+def test_ids_of_a_text_file_are_sorted_like_those_of_an_array(ids: list[str]) -> None:
+    with put("p.txt", "\n".join(ids).encode()) as path:
+        found = read_persons(path)
+    assert found.tolist() == np.unique(np.array(ids), return_inverse=True)[1].tolist()
+
+
+CLAIMS = {
+    "d/train-images-idx3-ubyte": idx(IMAGES, (1_275_510_205, 28, 28)),
+    "d/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES, (1_275_510_205, 28, 28))),
+    "a.npz": zipped({"images.npy": npy_header((10**12, 28, 28)) + bytes(99)}, zipfile.ZIP_STORED),
+    "b.npz": zipped({"images.npy": npy_header((10**12, 28, 28)) + bytes(99)}),
+    "c.npz": zipped({"images.npy": npy_header((10**12,), "<U99999") + bytes(99)}),
+    "p/a.png": WHOLE["p/a.png"][:16] + struct.pack(">II", 10**6, 10**6) + WHOLE["p/a.png"][24:],
+    "p/a.bmp": WHOLE["p/a.bmp"][:18] + struct.pack("<ii", 10**6, 10**6) + WHOLE["p/a.bmp"][26:],
+}
+NOISE = np.random.default_rng(0).bytes(100_000)
+BOMBS = {
+    "e/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES, (120_000, 28, 28)) + NOISE),  # as much as it could hold
+    "d/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES) + bytes(50 * MEGABYTE)),
+    "a.npz": zipped({"images.npy": npy(IMAGES) + bytes(50 * MEGABYTE)}),
+    "b.npz": zipped({"images.npy": bytes(50 * MEGABYTE)}),
+    "c.npz": zipped({"images.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b" " * (50 * MEGABYTE)}),
+}
+for _name, _content in CLAIMS.items():
+    assert len(_content) < 10_000, _name
+
+
+@pytest.mark.parametrize(("name", "content"), [*CLAIMS.items(), *BOMBS.items()])
+def test_no_more_memory_than_the_file_pays_for(name: str, content: bytes) -> None:
+    with put(name, content) as path:
+        load = pytest.raises(DataError, match=path.name)
+        tracemalloc.start()
+        try:
+            with load:
+                load_data(source(path), image_size=8)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 4 * MEGABYTE
+
+
+@pytest.mark.parametrize("longest", [1, 250])
+def test_one_long_id_does_not_make_all_the_others_long(longest: int) -> None:
+    with put("p.txt", b"a\n" * 50_000 + b"x" * longest + b"\n") as path:
+        tracemalloc.start()
+        try:
+            ids = read_persons(path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert len(ids) == 50_001
+    assert peak < 10 * MEGABYTE  # 50 MB where every id is as wide as the longest
+
+
+def test_a_text_file_of_persons_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gswgan.data.persons._MAX_TEXT", 10)
+    with put("p.txt", b"a\n" * 6) as path, pytest.raises(DataError, match="at most 10 bytes"):
+        read_persons(path)
+
+
+@pytest.mark.parametrize("name", ["../images.npy", "/tmp/images.npy", "..\\images.npy", "x/../../images.npy"])
+def test_a_name_that_leads_outside_is_only_a_name(name: str) -> None:
+    """Archives are read, never unpacked; `put` looks whether anything was written."""
+    with put("a.npz", zipped({name: npy(IMAGES)})) as path, pytest.raises(DataError, match="no array `images`"):
+        load_data(path)
+    with put("a.npz", zipped({name: npy(IMAGES), "images.npy": npy(IMAGES)})) as path:
+        assert load_data(path).n == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["d/train-images-idx3-ubyte", "d/train-images-idx3-ubyte.gz", "p/a.png", "p/cat/a.png"]
+)
+def test_a_link_is_not_followed_out_of_the_folder(name: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(WHOLE.get(name, WHOLE["p/a.png"]))
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    os.symlink(secret, path)
+    with pytest.raises(DataError, match="a symbolic link"):
+        load_data(tmp_path / name.split("/")[0])
+
+
+class Trap:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".txt", ".csv", "-idx1-int"])
+@pytest.mark.parametrize("form", ["bare", "npy", "npz", "zipped pickle"])
+def test_nothing_is_ever_unpickled(suffix: str, form: str, tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    trap = np.array([Trap(sprung)] * 4, dtype=object)
+    content = {
+        "bare": pickle.dumps(Trap(sprung)),
+        "npy": npy(trap),
+        "npz": npz(images=trap, persons=trap),
+        "zipped pickle": zipped({"images.npy": pickle.dumps(Trap(sprung)), "data.pkl": pickle.dumps(Trap(sprung))}),
+    }[form]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(content)
+    for read in (load_data, read_persons):
+        with contextlib.suppress(DataError):
+            read(path)
+    assert not sprung.exists()
+    pickle.loads(pickle.dumps(Trap(sprung)))  # noqa: S301  it would have been seen
+    assert sprung.exists()
