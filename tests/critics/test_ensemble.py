@@ -397,3 +397,17 @@ def test_state_holds_all_that_learning_changes(mechanism_for, stripes: ImageData
     assert {value.data_ptr() for value in saved.values()} == {value.data_ptr() for value in [*held, one.adam.steps]}
     with pytest.raises(KeyError):
         other.load_state({name: value for name, value in saved.items() if name != "steps"})
+
+
+def test_the_private_log_has_the_gradient_norms_before_and_after_clipping(mechanism_for, stripes: ImageData) -> None:
+    """The paper's figures 2 and A.1: the norms of all participants' rows, padding copies left out."""
+    ensemble = make(stripes, mechanism_for, rate=1.0)
+    play(ensemble, 1)
+    fake, labels = torch.rand(BATCH, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(BATCH) % 3
+    ensemble.upstream_gradient(fake, labels)
+    norms = torch.cat([rows.norm(dim=2) for rows, _ in ensemble._blocks(fake, labels)])
+    assert norms.shape == (COUNT, BATCH)
+    found = ensemble.metrics()
+    np.testing.assert_allclose(found["norm_before"], np.quantile(norms, critics.QUANTILES), rtol=1e-6)
+    np.testing.assert_allclose(found["norm_after"], np.minimum(found["norm_before"], CLIP), rtol=1e-6)
+    assert found["norm_before"][0] < found["norm_before"][-1]

@@ -6,7 +6,7 @@ Both critics answer one interface, so the training loop (and, for remote critics
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -31,7 +31,7 @@ class Critic(Protocol):
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """The sanitized gradient of the generator's loss with respect to each fake [B, c, h, w]."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """Private figures for the private log."""
 
     def state(self) -> dict[str, Tensor]:

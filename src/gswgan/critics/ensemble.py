@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.events import Sampling
 from gswgan.privacy.mechanism import Block
+
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
 
 AT_ONCE = 64
 """Critics that are updated together at the most: bounds memory."""
@@ -96,6 +99,7 @@ class Ensemble:
         self.adam = init_adam(self.params)
         self._images = self._labels = self._loss = torch.zeros(1)
         self._step, self._participants = 0, np.empty(0, np.int64)
+        self._norms: list[Tensor] = []
         expected = 1.0 if sampling == "one" else rate * count
         usual = math.ceil(min(count, expected + 2 * math.sqrt(expected * (1 - rate))))
         self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE))  # one fixed size: kernels never vary
@@ -234,9 +238,15 @@ class Ensemble:
         mean = torch.from_numpy(released.sums / expected).to(torch.float32)
         return mean.view(images.shape).to(self._device)
 
-    def metrics(self) -> dict[str, float]:
-        """How many took part in the last step, and the mean loss of its last chunk."""
-        return {"participants": float(len(self._participants)), "critic_loss": float(self._loss.mean())}
+    def metrics(self) -> dict[str, Any]:
+        """The last step: how many took part, the loss of its last chunk, QUANTILES of the norms of their gradients."""
+        found: dict[str, Any] = {"participants": len(self._participants), "critic_loss": float(self._loss.mean())}
+        if self._norms:
+            norms = torch.cat(self._norms).flatten().double().nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+            after = norms.clip(max=self._mechanism.contribution.clip_norm)
+            found["norm_before"] = np.quantile(norms, QUANTILES).tolist()
+            found["norm_after"] = np.quantile(after, QUANTILES).tolist()
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Weights, power-iteration vectors and optimizer state of all critics."""
@@ -251,8 +261,11 @@ class Ensemble:
             value.copy_(tensors[name])
 
     def _blocks(self, images: Tensor, labels: Tensor) -> Iterator[Block]:
+        self._norms = []
         for members, real in _chunks(self._participants, self.chunk):
-            yield self.judge(members, images, labels)[:real].flatten(2), None
+            rows = self.judge(members, images, labels)[:real].flatten(2)
+            self._norms.append(rows.norm(dim=2))
+            yield rows, None
 
     def judge(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
         """Gradient of each member's judgement with respect to each fake, [m, B, c, h, w]: private, not yet clipped."""

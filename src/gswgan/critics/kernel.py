@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -225,7 +226,7 @@ class KernelCritic:
         self._distance = loss.detach()
         return gradient * fake.shape[0]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """The distance of the last batch (up to its constant)."""
         return {"distance": float(self._distance)}
 

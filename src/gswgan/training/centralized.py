@@ -28,6 +28,7 @@ from gswgan.training.publish import publish
 from gswgan.training.run_folder import RunFolder, write_json
 
 LOG_EVERY = 50
+"""Steps between two lines of the private log, or fewer where the run is short."""
 
 Progress = Callable[[int], None]
 """Called after each step with the number of steps done."""
@@ -98,7 +99,7 @@ def run(
 
         def after_step(done: int) -> bool:
             progress(done)
-            if done % LOG_EVERY == 0:
+            if done % min(LOG_EVERY, max(1, plan.training.steps // 50)) == 0:
                 row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
                 append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
             stop = stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
