@@ -142,10 +142,15 @@ def test_a_repeated_event_is_not_read_as_a_single_one(tmp_path: Path) -> None:
 
 
 def test_a_ledger_cut_at_its_end_is_found_by_the_journal(tmp_path: Path) -> None:
-    """The chain cannot see a cut; the journal, written after each line, can."""
+    """The chain cannot see a cut; the journal, written before each line, can, and has the last line to restore it."""
     path = filled(tmp_path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    for cut in (b"".join(lines[:-1]), b"".join(lines[:2]), lines[0], b"", path.read_bytes()[:-1]):
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in (b"".join(lines[:-1]), whole[:-1]):
+        path.write_bytes(cut)
+        assert len(open_ledger(tmp_path).entries) == 4
+        assert path.read_bytes() == whole
+    for cut in (b"".join(lines[:-2]), b"".join(lines[:2]), lines[0], b""):
         path.write_bytes(cut)
         with pytest.raises(LedgerError):
             open_ledger(tmp_path)
