@@ -21,7 +21,6 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", help="default: the run's own")
     parser.add_argument("--images", type=int, default=60_000)
-    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     options = parser.parse_args()
@@ -32,10 +31,7 @@ def main() -> None:
     images, labels = model.sample(options.images, seed=0)
     stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     began = time.perf_counter()
-    accuracy = cnn_accuracy(
-        stacked, labels, test.images, test.labels, classes=test.classes, epochs=options.epochs,
-        device=str(model._device),
-    )  # fmt: skip
+    accuracy = cnn_accuracy(stacked, labels, test.images, test.labels, classes=test.classes, device=str(model._device))
     print(f"CNN accuracy {accuracy:.4f} on {test.n} real images ({time.perf_counter() - began:.0f} s); {model.privacy}")
     record(options.out, {"accuracy": accuracy, "privacy": model.privacy.to_json(), "plan": plan.to_json()})
 

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 
 import gswgan
 from conftest import tiny_images
 from gswgan import GSWGAN
 from gswgan.errors import DataError, GswganError, PlanError, RunError
+from gswgan.synthesizer import pick_device
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,46 @@ def test_bad_requests(model: GSWGAN) -> None:
         GSWGAN().fit(np.zeros((4, 8, 8), np.uint8), np.zeros(4, int))
     with pytest.raises(GswganError, match="epsilon"):
         GSWGAN(epsilon=-1).fit(np.zeros((4, 8, 8), np.uint8))
+
+
+@pytest.mark.parametrize("n", [0, -1, 10**15, 2.5, True, "5", None])
+def test_a_number_of_samples_that_cannot_be_drawn(model: GSWGAN, n: object) -> None:
+    with pytest.raises(PlanError, match=r"n = .*expected a whole number from 1 to 134217728"):
+        model.sample(n)  # type: ignore[arg-type]
+
+
+def test_numpy_counts_are_counts_and_seeds_are_checked(model: GSWGAN) -> None:
+    assert model.sample(np.int64(3), seed=np.uint8(1))[0].shape == (3, 8, 8)  # type: ignore[arg-type]
+    for seed in (-1, 1.5, 2**63):
+        with pytest.raises(PlanError, match="seed"):
+            model.sample(3, seed=seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "device", ["tpu", "cpu:0", "cpu:x", "cuda:x", "cuda:-1", "cuda:9999", "CPU", "", "cuda:0 ", "cudax"]
+)
+def test_a_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(PlanError, match="device = "):
+        GSWGAN(device=device)
+
+
+def test_a_device_beyond_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert str(pick_device("cuda:1")) == "cuda:1"
+    assert str(pick_device("auto")) == str(pick_device("cuda")) == "cuda"
+    with pytest.raises(PlanError, match=r"cuda:2.*has 2"):
+        pick_device("cuda:2")
+
+
+def test_counts_that_cannot_be_are_refused(model: GSWGAN, tmp_path: Path) -> None:
+    model.save(tmp_path / "release")
+    path = tmp_path / "release/embedding.safetensors"
+    whole = safetensors.torch.load_file(path)
+    for counts in ([1.0], [1.0, 2.0, float("nan")], [1.0, -2.0, 3.0], [float("inf")] * 3):
+        path.write_bytes(safetensors.torch.save({**whole, "counts": torch.tensor(counts, dtype=torch.float64)}))
+        with pytest.raises(RunError, match="a positive count for each class"):
+            gswgan.load(tmp_path / "release", device="cpu").sample(5, "released")
 
 
 def test_colour_without_labels_of_another_size(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ def test_channel_first_input_gets_the_remedy() -> None:
         (LABELS, 0, "classes"),
         (LABELS, True, "classes"),
         (LABELS, 3.0, "classes"),
+        (LABELS, 10_001, "classes"),
+        (LABELS, 10**30, "classes"),
         (LABELS[:5], 3, "labels"),
         (LABELS[:, None], 3, "labels"),
         (LABELS.astype(float), 3, "labels"),
@@ -165,6 +167,30 @@ def test_a_label_error_shows_no_other_label() -> None:
 def test_refused_class_names(names: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="class_names"):
         make_image_data(GREY, LABELS, classes=3, class_names=names)
+
+
+@pytest.mark.parametrize("name", ["", "b\n## Guarantee", "\x1b[2J", "\udcff", "b" * 101])
+def test_a_class_name_cannot_pass_for_anything_else(name: str) -> None:
+    """Names are printed, and stand in the release card."""
+    with pytest.raises(DataError, match=r"class_names\[1\].*printable") as caught:
+        make_image_data(GREY, LABELS, classes=3, class_names=("a", name, "c"))
+    assert str(caught.value).isprintable()
+
+
+def test_the_name_of_the_data_can_be_printed() -> None:
+    assert make_image_data(GREY, name="ab\n\udcff\x1bc").name == "ab???c"
+
+
+@pytest.mark.parametrize(
+    ("pixel", "said"), [(np.nan, "not finite"), (np.inf, "not finite"), (1.5, "outside"), (-1, "outside")]
+)
+def test_a_bad_pixel_is_told_by_kind_and_its_value_is_not_shown(pixel: float, said: str) -> None:
+    images = np.full((5, 8, 8), 0.125)
+    images[3, 2, 1] = pixel
+    with pytest.raises(DataError, match=f"a pixel of record 3 .*{said}") as caught:
+        make_image_data(images)
+    assert str(pixel) not in str(caught.value).replace("[0, 1]", "").replace("0 to 1", "")
+    assert "0.125" not in str(caught.value)
 
 
 def test_wide_images_are_scaled_with_their_aspect_and_centred() -> None:

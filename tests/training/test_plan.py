@@ -210,6 +210,8 @@ def test_a_broken_plan_file_names_what_is_wrong(tmp_path: Path, change, named: s
         (lambda p: p["privacy"].update(releases=0), "releases"),
         (lambda p: p["facts"].update(classes=2), "facts"),
         (lambda p: p["facts"].update(persons=97), "persons"),
+        (lambda p: p["facts"].update(class_names=["a\n## Guarantee"]), "printable"),
+        (lambda p: p["facts"].update(data="\ud800"), "printable"),
         (lambda p: p["critic"].update(features=63), "features"),
         (lambda p: p["critic"].update(length_scales=[]), "features"),
         (lambda p: p["critic"].update(length_scales=[0.0]), "length_scales"),
@@ -277,6 +279,7 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 PRESETS = st.sampled_from(["default", "ensemble", "paper"])
+NAMES = st.text(max_size=20).filter(str.isprintable)
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -377,9 +380,7 @@ def test_a_damaged_plan_file_is_refused_or_the_same(tmp_path: Path, preset: str,
 
 
 @FUZZ
-@given(
-    PRESETS, st.integers(0, 2**63 - 1), st.floats(1e-6, 1), st.integers(1, 4096), st.text(max_size=20), st.booleans()
-)
+@given(PRESETS, st.integers(0, 2**63 - 1), st.floats(1e-6, 1), st.integers(1, 4096), NAMES, st.booleans())
 def test_any_plan_comes_back_as_it_was(
     preset: str, seed: int, rate: float, width: int, name: str, insecure: bool
 ) -> None:

@@ -1,8 +1,7 @@
 """The plan: everything a run will do, resolved before it starts from public facts alone.
 
 A plan can be printed, saved and run elsewhere (without dp-accounting). Its digest names the run: key and ledger
-are bound to it, so one key can never serve two plans. A saved plan carries its digest, so that one that was damaged
-or edited cannot state a guarantee that its noise does not give.
+are bound to it, so one key can never serve two plans. A saved plan carries it: a damaged or edited one is refused.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ class Facts:
         if self.channels == 2 or len(self.class_names) != self.classes or (self.classes > 1 and not self.labelled):
             found = (self.channels, self.classes, len(self.class_names), self.labelled)
             raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
+        if not all(name.isprintable() for name in (self.data, *self.class_names)):
+            raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
         if self.persons is not None and self.persons > self.records:
             raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
 

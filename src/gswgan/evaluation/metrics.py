@@ -1,0 +1,252 @@
+"""The metrics: each measures some figures on a synthetic set, and the same once on real data."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gswgan.data import ImageData
+from gswgan.evaluation.classifiers import FAST, Settings, accuracy, estimated_seconds
+from gswgan.evaluation.frechet import Moments, frechet_distance
+from gswgan.evaluation.inception import InceptionMissing, load_inception, reference_moments, seconds_per_image
+from gswgan.evaluation.inception_score import inception_score
+from gswgan.evaluation.judge import EPOCHS, RECIPE, Judge, reference_judge
+from gswgan.evaluation.membership import membership, nearness
+from gswgan.evaluation.precision_recall import precision_recall
+from gswgan.evaluation.references import Places
+from gswgan.evaluation.synthetic import stratified
+
+METRICS = (
+    "inception_score", "fid", "precision", "recall", "label_accuracy", "classifiers", "nearest", "membership",
+)  # fmt: skip
+BY_NAME_ONLY = ("fid", "nearest", "membership")
+"""Measured only where asked for by name."""
+JUDGED = ("inception_score", "precision", "recall", "label_accuracy")
+POINTS = 10_000
+"""At most so many features of each set for precision and recall."""
+PATIENCE = 30 * 60.0
+"""A judge that would take longer than these seconds is trained only for metrics asked for by name."""
+
+# Seconds of one CPU core (measured) and of a GPU (roughly) for 60,000 images of 28x28.
+_EPOCH, _FORWARD = {"cpu": 290.0, "cuda": 2.0}, {"cpu": 85.0, "cuda": 1.0}
+_DISTANCES = {"cpu": 70.0, "cuda": 2.0}  # of precision and recall, for POINTS
+_NEIGHBOURS = {"cpu": 150.0, "cuda": 2.0}  # 60,000 to 60,000
+
+Figures = Mapping[str, float]
+Tick = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to measure. `metrics` empty: all but those of `BY_NAME_ONLY`."""
+
+    metrics: tuple[str, ...] = ()
+    classifiers: tuple[str, ...] = FAST
+    settings: Settings = "paper"
+    train_size: int | None = None
+    seeds: tuple[int, ...] = (1,)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    inception_weights: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Figures that are measured together, with the seconds that this takes, roughly."""
+
+    figures: tuple[str, ...]
+    of: Callable[[ImageData, int, Tick], Figures]
+    seconds: float
+    real: Callable[[Tick], Figures] | None
+    real_seconds: float
+    key: str = ""
+    """What the figures on real data depend on besides the data."""
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """The real data, where its references are kept, and what is asked: all that the metrics share."""
+
+    train: ImageData
+    test: ImageData | None
+    places: Places
+    request: Request
+    samples: int
+    """The size of a synthetic set."""
+
+    def wanted(self) -> tuple[list[Metric], dict[str, str]]:
+        """The metrics to measure, and for each that cannot be had the reason."""
+        named = self.request.metrics
+        names = named or tuple(name for name in METRICS if name not in BY_NAME_ONLY)
+        found: list[Metric] = []
+        skipped: dict[str, str] = {}
+        for name in dict.fromkeys("precision" if name == "recall" else name for name in names):
+            labelled = self.train.labels is not None
+            if not labelled and (name == "classifiers" or name in JUDGED):
+                skipped[name] = "the data has no labels"
+            elif self.test is None and name in ("classifiers", "nearest", "membership"):
+                skipped[name] = "the data has no held-out part; pass one with --test-data"
+            elif name in JUDGED and not named and self.judge_seconds > PATIENCE:
+                skipped[name] = (
+                    f"it needs a judge trained on the real data, about {self.judge_seconds / 3600:.1f} hours on "
+                    f"this device, once; ask for it by name: --metrics {','.join(JUDGED)}"
+                )
+            elif name == "classifiers":
+                found += self._classifiers(skipped)
+            elif name == "fid":
+                found += self._fid(skipped)
+            elif name in JUDGED:
+                found.append(self._judged(name))
+            else:
+                found.append(self._remembering(name))
+        if "precision" in skipped:
+            skipped["recall"] = skipped["precision"]
+        return found, skipped
+
+    # -- by the judge ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def judge_seconds(self) -> float:
+        """What the judge would take to train; 0 where it is stored."""
+        if self.places.train is not None and (self.places.train / "judge-0.safetensors").is_file():
+            return 0.0
+        return EPOCHS * self._scaled(_EPOCH, self.train.n)
+
+    def judge(self, tick: Tick) -> Judge:
+        """The classifier trained on the real training data."""
+        if "_judge" not in self.__dict__:
+            self._judge = reference_judge(self.train, self.places.train, device=self.request.device, progress=tick)
+        return self._judge
+
+    def _judged(self, name: str) -> Metric:
+        measures = {"inception_score": self._score, "label_accuracy": self._label_accuracy, "precision": self._covered}
+        measure = measures[name]
+        pairs = _DISTANCES[self.request.device.type] * (self._points / POINTS) ** 2
+        forward = self._scaled(_FORWARD, 2 * self._points if name == "precision" else self.samples)
+        once = self.judge_seconds / max(1, len(set(measures) & set(self.request.metrics or JUDGED)))  # shared
+        seconds = forward + (pairs if name == "precision" else 0.0)
+        test = self.test
+        return Metric(
+            figures=("precision", "recall") if name == "precision" else (name,),
+            of=lambda data, _, tick: measure(data, tick),
+            seconds=seconds + (once if test is None else 0.0),
+            real=None if test is None else lambda tick: measure(test, tick),
+            real_seconds=seconds + once,
+            key=f"{RECIPE}, {self._points} points" if name == "precision" else RECIPE,
+        )
+
+    @property
+    def _points(self) -> int:
+        """As many of each set, real or synthetic: the fewer points, the larger the regions."""
+        return min(POINTS, self.samples, self.train.n, self.train.n if self.test is None else self.test.n)
+
+    def _score(self, data: ImageData, tick: Tick) -> Figures:
+        return {"inception_score": inception_score(self.judge(tick).probabilities(data.images), splits=10)[0]}
+
+    def _label_accuracy(self, data: ImageData, tick: Tick) -> Figures:
+        assert data.labels is not None
+        return {"label_accuracy": self.judge(tick).accuracy(data.images, data.labels)}
+
+    def _covered(self, data: ImageData, tick: Tick) -> Figures:
+        size = self._points
+        judge, device = self.judge(tick), self.request.device
+        sets = [
+            torch.from_numpy(judge.features(one.images[np.random.default_rng(0).permutation(one.n)[:size]])).to(device)
+            for one in (self.train, data)
+        ]
+        precision, recall = precision_recall(sets[0], sets[1])
+        return {"precision": precision, "recall": recall}
+
+    # -- by Inception ---------------------------------------------------------------------------------------------
+
+    def _fid(self, skipped: dict[str, str]) -> Iterator[Metric]:
+        try:
+            inception = load_inception(self.request.inception_weights, self.request.device)
+        except InceptionMissing as missing:
+            skipped["fid"] = str(missing).rstrip(".")
+            return
+        train, test, places = self.train, self.test, self.places
+        each = seconds_per_image(inception, train.images)
+        known: list[Moments] = []
+
+        def distance(images: np.ndarray, tick: Tick, folder: Path | None = None) -> Figures:
+            if not known:
+                known.append(reference_moments(train.images, inception, places.train, progress=tick))
+            return {"fid": frechet_distance(known[0], reference_moments(images, inception, folder, progress=tick))}
+
+        yield Metric(
+            figures=("fid",),
+            of=lambda data, _, tick: distance(data.images, tick),
+            seconds=each * self.samples,
+            real=None if test is None else lambda tick: distance(test.images, tick, places.test),
+            real_seconds=0.0 if test is None else each * (train.n + test.n),
+            key=inception.weights_kind,
+        )
+
+    # -- by downstream classifiers --------------------------------------------------------------------------------
+
+    def _classifiers(self, skipped: dict[str, str]) -> Iterator[Metric]:
+        request = self.request
+        size = request.train_size
+        for name in request.classifiers:
+            if name == "xgboost" and importlib.util.find_spec("xgboost") is None:
+                skipped["classifiers.xgboost"] = 'XGBoost is not installed: pip install "gswgan[eval]"'
+                continue
+            yield Metric(
+                figures=(f"classifiers.{name}",),
+                of=partial(self._classified, name),
+                seconds=self._classifier_seconds(name, size or self.samples),
+                real=partial(self._classified, name, self.train, 0),
+                real_seconds=self._classifier_seconds(name, size or self.train.n),
+                key=f"{request.settings}, {size or 'all'}",
+            )
+
+    def _classifier_seconds(self, name: str, records: int) -> float:
+        pixels = self.train.images[0].size
+        return estimated_seconds(name, records=records, pixels=pixels, settings=self.request.settings)
+
+    def _classified(self, name: str, data: ImageData, seed: int, tick: Tick) -> Figures:
+        request, test = self.request, self.test
+        if request.train_size is not None:
+            data = stratified(data, request.train_size, seed)
+        assert data.labels is not None
+        assert test is not None
+        assert test.labels is not None
+        found = accuracy(
+            name, data.images, data.labels, test.images, test.labels, classes=test.classes, settings=request.settings,
+            seed=seed, device=request.device,
+        )  # fmt: skip
+        return {f"classifiers.{name}": found}
+
+    # -- what the set remembers of its training records -----------------------------------------------------------
+
+    def _remembering(self, name: str) -> Metric:
+        device = self.request.device
+        test = self.test
+        assert test is not None
+
+        def near(data: ImageData) -> Figures:
+            found = nearness(data.images, self.train.images, test.images, device=device)
+            return {f"nearest.{key}": value for key, value in vars(found).items()}
+
+        def attack(data: ImageData, seed: int) -> Figures:
+            found = membership(data.images, self.train.images, test.images, device=device, seed=seed)
+            return {"membership.auc": found.auc, "membership.tpr_at_1_percent_fpr": found.tpr_at_1_percent_fpr}
+
+        kinds = ("train", "held_out", "closer_to_train") if name == "nearest" else ("auc", "tpr_at_1_percent_fpr")
+        pairs = self.samples * (self.train.n + test.n) / 60_000**2
+        return Metric(
+            figures=tuple(f"{name}.{kind}" for kind in kinds),
+            of=lambda data, seed, _: near(data) if name == "nearest" else attack(data, seed),
+            seconds=pairs * _NEIGHBOURS[device.type] * self.train.images[0].size / 784,
+            real=None,
+            real_seconds=0.0,
+        )
+
+    def _scaled(self, seconds: dict[str, float], images: int) -> float:
+        return seconds[self.request.device.type] * images * self.train.images[0].size / (60_000 * 784)

@@ -1,0 +1,151 @@
+"""From what was read to the page: texts, tables, figures, one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+from PIL import Image
+
+from gswgan.privacy.randomness import write_durably
+from gswgan.report import words
+from gswgan.report.charts import epsilon_chart, sample_chart, signal_chart, signal_rows
+from gswgan.report.compare import comparison
+from gswgan.report.figures import Figure
+from gswgan.report.private import Private
+from gswgan.report.private_charts import norm_chart, title, training_chart, utility_chart
+from gswgan.report.release import STRIP, Release
+
+_OURS = re.compile(r"(samples(-\d+)?|signal|epsilon|utility|training|norms|tradeoff)\.(png|svg)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The HTML and the figures that go beside it."""
+
+    html: str
+    figures: list[Figure]
+
+    def write(self, folder: Path, *, private: bool) -> Path:
+        """report.html and figures/ in the folder; what an earlier report left there is replaced."""
+        place = folder / "figures"
+        for new in (folder, place):
+            new.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+        files = {f"{figure.name}.{kind}": getattr(figure, kind) for figure in self.figures for kind in ("png", "svg")}
+        for old in place.iterdir():
+            if _OURS.fullmatch(old.name) and old.name not in files:
+                old.unlink()
+        mode = 0o600 if private else 0o644
+        for name, content in files.items():
+            write_durably(place / name, content, mode=mode)
+        write_durably(folder / "report.html", self.html.encode(), mode=mode)
+        return folder / "report.html"
+
+
+def public_page(release: Release) -> Page:
+    """The page of one release, from the release alone."""
+    return _single(release, None)
+
+
+def private_page(release: Release, private: Private) -> Page:
+    """The same page with what was measured on real data."""
+    return _single(release, private)
+
+
+def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Private] | None = None) -> Page:
+    """Several releases side by side, by name; with private parts also what they are worth."""
+    content, figures = comparison(runs, private)
+    cards = [
+        {"name": name, "words": words, "samples": _samples(release, 1), "release": release} for name, release in runs
+    ]
+    beside = [sample_chart(release, f"samples-{index}") for index, (_, release) in enumerate(runs, 1)]
+    html = _render("comparison.html.j2", **content, cards=cards, private=private is not None, words=words)
+    return Page(html=html, figures=[*beside, *figures.values()])
+
+
+def _single(release: Release, private: Private | None) -> Page:
+    charts: dict[str, Figure | None] = {"samples": sample_chart(release)}
+    kernel = release.embedding is not None
+    charts |= {"signal": signal_chart(release)} if kernel else {"epsilon": epsilon_chart(release)}
+    measured: dict[str, Any] = {}
+    if private is not None:
+        measured = _measured(private)
+        charts["training"], charts["norms"] = (
+            training_chart(private),
+            norm_chart(private, release.plan.privacy.clip_norm),
+        )
+        charts["utility"] = utility_chart(measured["classifiers"]) if measured["classifiers"] else None
+    html = _render(
+        "report.html.j2",
+        release=release,
+        words=words,
+        samples=_samples(release, 8),
+        signal=signal_rows(release) if kernel else [],
+        charts=charts,
+        private=private,
+        measured=measured,
+    )
+    return Page(html=html, figures=[figure for figure in charts.values() if figure is not None])
+
+
+def _measured(private: Private) -> dict[str, Any]:
+    """The evaluation by table; empty tables where nothing was measured."""
+    found = private.evaluation or {}
+    quality = {name: found.get(name) for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
+    return {
+        "classifiers": {name: entry for name, entry in (found.get("classifiers") or {}).items() if entry},
+        "average": found.get("average_accuracy"),
+        "quality": {name: entry for name, entry in quality.items() if entry},
+        "nearest": found.get("nearest") or {},
+        "membership": found.get("membership") or {},
+        "skipped": found.get("skipped") or {},
+        "basis": found.get("basis") or {},
+        "chosen_on": found.get("chosen_on"),
+    }
+
+
+def _samples(release: Release, most: int) -> list[dict[str, Any]]:
+    """By class: its name and strips of images as data URIs."""
+    names = release.plan.facts.class_names
+    rows = []
+    for label, images in release.samples.items():
+        strips = [strip_uri(images[at : at + STRIP]) for at in range(0, min(len(images), most * STRIP), STRIP)]
+        rows.append({"name": names[label] if len(names) > 1 else "", "strips": strips})
+    return rows
+
+
+def strip_uri(images: np.ndarray) -> str:
+    """Images [n, h, w] or [n, h, w, 3] in a row, as a PNG with clear gaps, as a data URI."""
+    scale = max(1, 32 // images.shape[1])
+    large = images.repeat(scale, axis=1).repeat(scale, axis=2)
+    large = large[..., None] if large.ndim == 3 else large
+    solid = np.concatenate([large, np.full_like(large[..., :1], 255)], axis=-1)
+    gap = np.zeros((large.shape[1], max(1, large.shape[2] // 16), solid.shape[-1]), np.uint8)
+    parts = [part for image in solid for part in (image, gap)][:-1]
+    out = io.BytesIO()
+    Image.fromarray(np.concatenate(parts, axis=1)).save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _render(template: str, **content: Any) -> str:
+    """Fill a template; everything is escaped but our own style sheet and drawings."""
+    here = resources.files("gswgan.report")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text("utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": words.figure, "title": title, "drawing": Markup}
+    style = (here / "page.css").read_text("utf-8")
+    return environment.get_template(template).render(style=Markup(style), **content)

@@ -1,0 +1,212 @@
+"""Numbers and settings in plain words."""
+
+from __future__ import annotations
+
+import math
+
+from gswgan.critics.kernel import KernelSettings
+from gswgan.report.release import Release
+from gswgan.training.plan import PrivacySettings
+
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def figure(value: float) -> str:
+    """Four digits, with commas for thousands, and no exponent where a reader can do without."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    size = math.floor(math.log10(abs(value)))
+    if size >= 9 or size < -7:
+        lead = f"{value / 10.0**size:.3g}"
+        return ("" if lead == "1" else f"{lead} × ") + f"10{raised(size)}"
+    text = f"{value:,.{max(0, 3 - size)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def raised(power: int) -> str:
+    """A whole number as an exponent."""
+    return str(power).translate(_RAISED)
+
+
+def factor(epsilon: float) -> str:
+    """e^epsilon, rounded up: it stands where a limit is stated."""
+    power = epsilon / math.log(10)
+    if power > 6:
+        return f"10{raised(math.ceil(power))}"
+    digits = max(0, 2 - math.floor(power))
+    return f"{math.ceil(math.exp(epsilon) * 10**digits - 1e-6) / 10**digits:,.{digits}f}"
+
+
+def share(probability: float) -> str:
+    """A small probability as one in so many."""
+    return f"1 in {1 / probability:,.0f}"
+
+
+def percent(limit: float) -> str:
+    """A share that is a limit, so rounded up."""
+    return f"{math.ceil(100 * limit - 1e-6)} %"
+
+
+def plural(count: int, word: str) -> str:
+    """The number with its noun."""
+    return f"{count:,} {word}" + ("" if count == 1 else "es" if word.endswith("s") else "s")
+
+
+def spelled(count: int) -> str:
+    """A small number as a word."""
+    small = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    return small[count] if count < len(small) else f"{count:,}"
+
+
+def strength(release: Release) -> str:
+    """A word for the guarantee."""
+    epsilon = release.cost.epsilon
+    if release.void:
+        return "no guarantee"
+    return "strong" if epsilon <= 1 else "moderate" if epsilon <= 10 else "weak" if epsilon <= 50 else "not meaningful"
+
+
+def unit(release: Release) -> str:
+    """What is protected, as a part of the whole."""
+    facts = release.plan.facts
+    return f"all images of any of {facts.persons:,}" if release.cost.unit == "person" else f"any of {facts.records:,}"
+
+
+def summary(release: Release) -> str:
+    """The page in one sentence."""
+    facts, cost = release.plan.facts, release.cost
+    start = f"Synthetic images that a generator drew after learning from {facts.records:,} real ones ({facts.data})"
+    limits = {
+        "strong": "under a strong, proven limit on what anybody can learn from them about",
+        "moderate": "under a proven limit on what anybody can learn from them about",
+        "weak": "under a proven but weak limit on what anybody can learn from them about",
+        "not meaningful": "under a limit so weak that in practice it does not protect",
+        "no guarantee": "without any privacy guarantee: treat them as you would treat the real data",
+    }
+    kind = strength(release)
+    if kind == "no guarantee":
+        return f"{start}, {limits[kind]}."
+    return f"{start}, {limits[kind]} any one {cost.unit}: epsilon {figure(cost.epsilon)} at delta {figure(cost.delta)}."
+
+
+def promise(release: Release) -> list[str]:
+    """What epsilon and delta say, a sentence each."""
+    facts, cost = release.plan.facts, release.cost
+    many = plural(facts.persons or facts.records, cost.unit)
+    change = (
+        f"Take any one of the {many} and exchange its content for any other."
+        if cost.neighbours == "replace-one"
+        else f"Take any one of the {many} and remove what it contributed."
+    )
+    lines = [
+        f"{change} Whatever is in this release, the chance of it changes by a factor of at most {factor(cost.epsilon)} "
+        f"(e to the power of epsilon), except with a probability of {figure(cost.delta)} ({share(cost.delta)})."
+    ]
+    if release.void:
+        return lines
+    if release.caught is not None:
+        lines.append(
+            f"As an attack: somebody who knows all the rest of the data suspects what this {cost.unit} was. If they "
+            f"may accuse falsely in 1 case of 100, then the best of all attacks finds a true suspicion in at most "
+            f"{math.ceil(100 * release.caught - 1e-6)} of 100; guessing finds 1."
+        )
+    elif cost.epsilon > 50:
+        lines.append("That is no limit that an attacker would feel: do not rely on it.")
+    lines.append(
+        "It holds against everybody who sees the release, whatever else they know, today or later, and for any number "
+        "of images drawn from the generator."
+    )
+    return lines
+
+
+def numbers(release: Release) -> list[tuple[str, str, str]]:
+    """The guarantee in numbers: name, value, what it means."""
+    plan, cost = release.plan, release.cost
+    privacy = plan.privacy
+    relation = {
+        "replace-one": f"The content of one {cost.unit} is exchanged. How many there are is public.",
+        "zeroed": f"The contribution of one {cost.unit} becomes nothing. Who takes part is known to the aggregator.",
+    }
+    who = {
+        "public": "Everybody who gets the release.",
+        "server": "The server that the participants answer to.",
+    }
+    several = (
+        "All images of a person together."
+        if cost.unit == "person"
+        else "Several records of one person are protected only as a group, at a multiple of the cost."
+    )
+    again = f" {release.repeated:,} had to be repeated and are counted." if release.repeated else ""
+    sensitivity = privacy.contribution.sensitivity(privacy.neighbours)
+    return [
+        ("Epsilon", figure(cost.epsilon), "The limit, as an exponent. Less is more private."),
+        ("Delta", figure(cost.delta), f"The probability that is left out of the limit: {share(cost.delta)}."),
+        ("Unit", cost.unit, several),
+        ("Neighbours", cost.neighbours, relation[cost.neighbours]),
+        ("Observer", cost.observer, who.get(cost.observer, "")),
+        ("Sampling", cost.sampling, _sampling(privacy)),
+        ("Accountant", cost.accountant, "How the releases of the ledger were added up."),
+        ("Releases", f"{release.releases:,}", f"Lines of the ledger; {privacy.releases:,} planned.{again}"),
+        ("Noise", f"standard deviation {figure(privacy.noise_std)}",
+         f"On every released number; one {cost.unit} moves a release by at most {figure(sensitivity)} (L2)."),
+    ]  # fmt: skip
+
+
+def _sampling(privacy: PrivacySettings) -> str:
+    critics = f"{privacy.shards or 1:,} critics"
+    if privacy.sampling == "all":
+        return "Everybody's data is in the release; nothing is left to chance."
+    if privacy.sampling == "one":
+        return f"Exactly one of {critics} is drawn in each step; the guarantee lets the observer see which."
+    if privacy.rate == 1:
+        return f"All {critics} take part in every step."
+    return f"Each of {critics} takes part in a step by a secret coin, with probability {figure(privacy.rate)}."
+
+
+def making(release: Release) -> list[tuple[str, str]]:
+    """How the release was made."""
+    plan = release.plan
+    facts, privacy, generator, training = plan.facts, plan.privacy, plan.generator, plan.training
+    persons = f" of {plural(facts.persons, 'person')}" if facts.persons else ""
+    if isinstance(plan.critic, KernelSettings):
+        scales = ", ".join(figure(scale) for scale in plan.critic.length_scales)
+        critic = f"kernel: {plan.critic.features:,} random features, length scale {scales}"
+    else:
+        critic = (
+            f"{privacy.shards or 1:,} networks of width {plan.critic.width}, each with its own part of the data; "
+            f"gradients of {privacy.rows} fakes a step, each clipped to {figure(privacy.clip_norm)}"
+        )
+    rows = [
+        ("Data", f"{facts.data}: {plural(facts.records, 'record')}{persons}, {plural(facts.classes, 'class')}, "
+         f"{facts.image_size} × {facts.image_size}, {'grey' if facts.channels == 1 else 'colour'}"),
+        ("Preset", plan.preset),
+        ("Critic", critic),
+        ("Generator", f"{generator.architecture} of width {generator.width}, latent of {generator.latent}"),
+        ("Training", f"{plural(training.steps, 'step')} of {training.batch_size} fakes, learning rate "
+         f"{figure(plan.optimizer.learning_rate)}"),
+        ("Seed", f"{plan.seed} (of initial weights and latent codes; never of the noise)"),
+    ]  # fmt: skip
+    if release.void:
+        rows[-1] = ("Seed", f"{plan.seed}, and the noise follows from it")
+    if plan.source is not None:
+        rows.append(("Source", "an embedding that was released before; this generator adds nothing to its cost"))
+    if release.left_out:
+        rows.append(("Left out", f"too rare to be told from the noise: {', '.join(release.left_out)}"))
+    return [*rows, ("Plan", plan.digest()), ("Ledger head", release.head)]
+
+
+def not_covered(release: Release) -> list[str]:
+    """What the guarantee does not speak about."""
+    facts = release.plan.facts
+    lines = [
+        "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
+        "Other releases about the same data, by anybody: their costs add up.",
+        f"What is public: that the data exists, {plural(facts.records, 'record')}"
+        + (f" of {plural(facts.persons, 'person')}" if facts.persons else "")
+        + ", the names of the classes, the size of the images.",
+        "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
+        "Files outside the release, how long the run took, and what its operator saw on the screen.",
+    ]
+    if release.cost.unit == "record":
+        lines.insert(2, "A person with several records: m of them are protected as if the noise were m times smaller.")
+    return lines

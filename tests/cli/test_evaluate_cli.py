@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from conftest import tiny_images
+from gswgan.cli.evaluate import evaluate
+from gswgan.cli.main import app as everything
+from gswgan.data import load_data
+from gswgan.errors import DataError, PlanError
+
+app = typer.Typer()
+app.command()(evaluate)
+QUICK = ("--metrics", "classifiers", "--classifiers", "gaussian_nb,lda", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def call(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def stripes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Private data in two files, and a run on the first."""
+    folder = tmp_path_factory.mktemp("stripes")
+    for name, seed in (("train", 1), ("test", 2)):
+        data = tiny_images(120, seed=seed)
+        np.savez(folder / f"{name}.npz", images=data.images[:, 0], labels=data.labels)
+    arguments = ["train", "--data", folder / "train.npz", "--classes", 3, "--steps", 40, "--device", "cpu"]
+    result = CliRunner().invoke(everything, [str(a) for a in [*arguments, "--out", folder / "run"]])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    data = load_data("digits")
+    path = tmp_path / "digits.npz"
+    np.savez(path, images=data.images[:, 0], labels=data.labels)
+    return path
+
+
+def test_a_file_against_digits(digits: Path) -> None:
+    result = call(digits, "--data", "digits", *QUICK, "--seeds", "1,2", "--json")
+    content = json.loads(result.stdout)  # nothing else on stdout
+    assert content["classifiers"]["lda"]["calibrated"] == pytest.approx(1, abs=0.02)
+    assert set(content["classifiers"]["lda"]) >= {"mean", "std", "real", "calibrated"}
+    assert {"inception_score", "fid", "precision", "recall", "label_accuracy"} <= set(content)
+    assert content["chosen_on"] == "nothing: fixed recipe, last epoch"
+    assert content["seeds"] == [1, 2]
+    assert "gaussian nb" in result.stderr
+    kept = json.loads(digits.with_suffix(".evaluation.json").read_text())
+    assert kept["classifiers"] == content["classifiers"]
+    table = call(digits, "--data", "digits", *QUICK, "--seeds", "1,2").stdout
+    assert "PRIVATE" in table
+    assert "lda" in table
+    assert "digits.evaluation.json" in table
+
+
+def test_a_run_keeps_its_figures_under_private(stripes: Path, cache: Path) -> None:
+    run = stripes / "run"
+    before = {path: path.read_bytes() for path in (run / "release").iterdir()}
+    result = call(run, "--test-data", stripes / "test.npz", *QUICK, "--samples", 90, "--json")
+    content = json.loads(result.stdout)
+    assert content["classifiers"]["lda"]["real"] > 0.95
+    assert content["basis"]["samples"] == 90
+    assert json.loads((run / "private" / "evaluation.json").read_text())["basis"] == content["basis"]
+    assert len(list((run / "private" / "evaluation").rglob("real.json"))) == 1
+    assert {path: path.read_bytes() for path in (run / "release").iterdir()} == before
+    assert not cache.exists()
+
+    without = call(run, "--metrics", "classifiers", "--json")
+    assert json.loads(without.stdout)["classifiers"] == {}
+    assert "--test-data" in without.stderr
+
+
+def test_a_release_alone_keeps_nothing(stripes: Path, tmp_path: Path, cache: Path) -> None:
+    release = tmp_path / "published"
+    shutil.copytree(stripes / "run" / "release", release)
+    (tmp_path / "private").mkdir()  # of something else
+    call(release / ".." / "published", "--data", stripes / "train.npz", "--test-data", stripes / "test.npz", *QUICK)
+    images = np.random.default_rng(0).integers(0, 256, (90, 8, 8), dtype=np.uint8)
+    np.savez(release / "set.npz", images=images, labels=np.arange(90) % 3)
+    names = sorted(path.name for path in release.iterdir())
+    more = ("--data", stripes / "train.npz", "--test-data", stripes / "test.npz", "--classes", 3)
+    assert "Nothing is kept" in call(release / "set.npz", *more, *QUICK).stderr
+    assert sorted(path.name for path in release.iterdir()) == names
+    assert list((tmp_path / "private").iterdir()) == []
+    assert not cache.exists()
+    with pytest.raises(DataError, match="Pass --data"):
+        call(release, *QUICK)
+
+
+def test_train_size_and_samples(digits: Path) -> None:
+    options = ("--data", "digits", *QUICK, "--json")
+    content = json.loads(call(digits, *options, "--train-size", 150).stdout)
+    small = content["classifiers"]["lda"]
+    assert content["basis"]["train_size"] == 150
+    assert small["real"] < json.loads(call(digits, *options).stdout)["classifiers"]["lda"]["real"]
+    for option, value in (("--train-size", 5000), ("--train-size", 50), ("--samples", 5000), ("--samples", 20)):
+        with pytest.raises(DataError):
+            call(digits, *options, option, value)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--metrics", "accuracy"), "inception_score, fid"),
+        (("--classifiers", "svm"), "linear_svc"),
+        (("--classifiers", ","), "fast, all"),
+        (("--settings", "best"), "paper or defaults"),
+        (("--seeds", "1,x"), "such as 1,2,3"),
+        (("--seeds", "-1"), "such as 1,2,3"),
+    ],
+)
+def test_unknown_options(options: tuple[str, ...], reason: str, digits: Path) -> None:
+    with pytest.raises(PlanError, match=reason):
+        call(digits, "--data", "digits", *options)
+
+
+def test_names_may_have_dashes(digits: Path) -> None:
+    content = json.loads(
+        call(digits, "--data", "digits", "--metrics", "classifiers", "--classifiers", "gaussian-nb", "--json").stdout
+    )
+    assert list(content["classifiers"]) == ["gaussian_nb"]
+
+
+def test_bad_files_and_bad_pairs(digits: Path, stripes: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.npz"
+    np.savez(bad, images=np.full((200, 8, 8), 254.0), labels=np.arange(200) % 10)
+    with pytest.raises(DataError, match=r"outside \[0, 1\]"):
+        call(bad, "--data", "digits", *QUICK)
+    assert not bad.with_suffix(".evaluation.json").exists()
+    with pytest.raises(DataError, match="no such file"):
+        call(tmp_path / "nothing.npz", "--data", "digits", *QUICK)
+    with pytest.raises(DataError, match="Pass --data"):
+        call(digits, *QUICK)
+    with pytest.raises(DataError, match="10 classes': expected 3 classes, as the run has"):
+        call(stripes / "run", "--data", "digits", *QUICK)
+
+
+def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gswgan.evaluation import metrics
+
+    def stop(*_: object, **__: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(metrics, "accuracy", stop)
+    result = call(digits, "--data", "digits", *QUICK, code=130)
+    assert "the same command goes on" in result.stderr
