@@ -11,7 +11,7 @@ import pytest
 import gswgan.audit.mechanism as audit
 from gswgan.audit.mechanism import Audit, audit_preset
 from gswgan.cli import main
-from gswgan.errors import AuditError, PrivacyError
+from gswgan.errors import AuditError, PlanError
 
 
 @functools.cache
@@ -62,9 +62,9 @@ def test_the_command_prints_an_answer_and_json(monkeypatch, capsys) -> None:
     ("preset", "options", "error"),
     [
         ("paper-federated", {}, AuditError),
-        ("default", {"records": 0}, AuditError),
-        ("default", {"claim": -1.0}, PrivacyError),
-        ("default", {"claim": float("nan")}, PrivacyError),
+        ("default", {"records": 1}, PlanError),
+        ("default", {"claim": -1.0}, AuditError),
+        ("default", {"claim": float("nan")}, AuditError),
     ],
 )
 def test_what_cannot_be_audited_is_said(preset: str, options: dict, error: type[Exception]) -> None:

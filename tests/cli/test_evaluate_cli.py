@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from click.testing import Result
 from typer.testing import CliRunner
 
 from conftest import tiny_images
@@ -27,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def call(*arguments: object, code: int = 0) -> Result:
+def call(*arguments: object, code: int = 0) -> Any:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,9 +22,9 @@ from gswgan.audit.worst_case import (
 )
 from gswgan.errors import AuditError
 from gswgan.privacy import PrivacyCost
-from gswgan.privacy.calibration import check_epsilon
 from gswgan.training.plan import Facts, PrivacySettings
 from gswgan.training.planner import guarantee, load_preset, privacy_settings
+from gswgan.training.settings import check_whole
 
 TRIALS = 300_000
 """Trials in each world; five sixths of them count, the rest chooses thresholds."""
@@ -35,6 +36,7 @@ REAL_TRIALS, REAL_STEPS = 1000, 4
 """Real trials in each world that tie the ensemble's sufficient statistic to the code path."""
 
 CONFIDENCE = 0.95
+MOST_RECORDS = 10**9
 
 Note = Callable[[str], None]
 
@@ -100,14 +102,15 @@ def audit_preset(
     began = time.monotonic()
     table = load_preset(preset)
     if table.get("federated"):
-        raise AuditError("preset", preset, "default, ensemble or paper")
-    if records < 1:
-        raise AuditError("records", records, "at least 1")
+        raise AuditError("preset", preset, "default, ensemble or paper", "Pass one of them as --preset.")
+    check_whole("records", records, 2, MOST_RECORDS)
+    if claim is not None and not 0 <= claim < math.inf:
+        raise AuditError("claim", claim, "a finite number, at least 0", "Pass the epsilon that is claimed.")
     facts = Facts(data="audit", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
     privacy = privacy_settings(table, facts)
     stated = guarantee(privacy)
-    claim = stated.epsilon if claim is None else check_epsilon(claim)
+    claim = stated.epsilon if claim is None else claim
     tie = None
     if table["critic"] == "kernel":
         pairs = audit_kernel(privacy, trials=trials, seed=seed, note=note)

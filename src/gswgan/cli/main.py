@@ -27,6 +27,13 @@ app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 
 
+def _out_of_memory(wrong: Exception) -> None:
+    what = str(wrong).split(". ")[0] or "out of memory"
+    todo = "Nothing that was released is lost. Use a machine with more memory, smaller images or fewer records."
+    print(f"gswgan: {what}. {todo}", file=sys.stderr)
+    sys.exit(2)
+
+
 def run() -> None:
     """The console script: an error is one message on stderr and exit code 2, never a traceback."""
     try:
@@ -38,6 +45,12 @@ def run() -> None:
         where = f" ({wrong.filename})" if wrong.filename else ""
         print(f"gswgan: {wrong.strerror or wrong}{where}. Nothing that was released is lost.", file=sys.stderr)
         sys.exit(2)
+    except MemoryError as wrong:
+        _out_of_memory(wrong)
+    except RuntimeError as wrong:
+        if type(wrong).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        _out_of_memory(wrong)
     except KeyboardInterrupt:
         print("gswgan: stopped.", file=sys.stderr)
         sys.exit(130)

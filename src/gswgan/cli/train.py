@@ -160,7 +160,7 @@ def _check_out(out: Path, *, given: bool) -> None:
     """Refuse what cannot be written, or must not be written over, before any work is done."""
     from gswgan.training.run_folder import RunFolder
 
-    if given and not RunFolder(out)._is_vacant():
+    if given and not RunFolder(out).is_vacant():
         raise RunError("out", str(out), "a folder that does not exist yet", "Choose another --out, or --resume it.")
     nearest = next(path for path in (out.absolute(), *out.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):

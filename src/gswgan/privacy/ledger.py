@@ -178,12 +178,12 @@ def read_journal(path: Path) -> list[tuple[Entry, str]]:
     try:
         for text in path.read_text().splitlines():
             row = json.loads(text)
-            entry = Entry(name=row["name"], attempt=row["attempt"], event=_single(row["event"]))
+            entry = _entry(row)
             pair = (entry, str(row["fingerprint"]))
             if found.setdefault((entry.name, entry.attempt), pair) != pair:
                 raise ValueError(f"two sums for {entry.name!r}, attempt {entry.attempt}")
         return list(found.values())
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 
 
@@ -201,17 +201,19 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
             if index == 0:
                 header = row
                 continue
-            entries.append(Entry(name=row["name"], attempt=row["attempt"], event=_single(row["event"])))
+            entries.append(_entry(row))
         if header is None or header["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
         header["observer"], header["context"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise LedgerError("ledger", str(path), f"an unbroken ledger ({wrong})") from wrong
     return header, entries, previous
 
 
-def _single(content: Any) -> BaseEvent:
-    event = from_json(content)
+def _entry(row: dict[str, Any]) -> Entry:
+    name, attempt, event = row["name"], row["attempt"], from_json(row["event"])
     if not isinstance(event, Gaussian | Sampled | DrawnOne):
         raise ValueError(f"{type(event).__name__} is not a single release")
-    return event
+    if type(name) is not str or type(attempt) is not int or attempt < 0:
+        raise ValueError("a release has a name and the number of its attempt")
+    return Entry(name=name, attempt=attempt, event=event)

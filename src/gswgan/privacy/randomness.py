@@ -155,7 +155,7 @@ def load_key(path: Path, context: str) -> Streams:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         secret, bound = bytes.fromhex(content["secret"]), content["context"]
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise PrivacyError("key file", str(path), "the key of this run", "Start a new run.") from wrong
     if bound != context:
         raise PrivacyError("key", bound, f"a key made for plan {context}", "One key serves one plan: start a new run.")

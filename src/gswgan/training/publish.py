@@ -20,7 +20,7 @@ from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
-from gswgan.training.settings import to_plain
+from gswgan.training.settings import from_plain, to_plain
 
 PICTURE_COLUMNS = 12
 VOID = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
@@ -73,7 +73,8 @@ def privacy_statement(plan: Plan, cost: PrivacyCost) -> dict[str, Any]:
 
 def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost:
     """The guarantee at the top of a privacy.json."""
-    return PrivacyCost(**{field.name: statement[field.name] for field in dataclasses.fields(PrivacyCost)})
+    names = [field.name for field in dataclasses.fields(PrivacyCost)]
+    return from_plain(PrivacyCost, {name: statement[name] for name in names if name in statement}, "privacy.json")
 
 
 def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) -> None:

@@ -50,14 +50,14 @@ class RunFolder:
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
         is_new = not root.exists()
         try:
-            if not folder._is_vacant():
+            if not folder.is_vacant():
                 raise taken
             for new in (*(path for path in reversed(root.parents) if not path.exists()), root, folder.release):
                 new.mkdir(exist_ok=True)
                 sync_folder(new.parent)
             folder.private.mkdir(mode=0o700, exist_ok=True)
             with folder.locked():
-                if not folder._is_vacant():  # another process was quicker
+                if not folder.is_vacant():  # another process was quicker
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
@@ -70,7 +70,7 @@ class RunFolder:
             raise RunError("out", str(root), f"a folder that can be written ({wrong.strerror})") from wrong
         return folder
 
-    def _is_vacant(self) -> bool:
+    def is_vacant(self) -> bool:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
@@ -143,14 +143,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_durably(path, (json.dumps({"format_version": 1, **content}, indent=1) + "\n").encode())
 
 
+_WHOLE = "Check that the folder is whole, or copy it again."
+
+
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """A JSON file of ours, or a RunError that says what was expected there."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as wrong:
-        raise RunError("file", str(path), expected) from wrong
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise RunError("file", str(path), expected, _WHOLE) from wrong
     if not isinstance(content, dict) or content.get("format_version") != 1:
-        raise RunError("file", str(path), f"{expected} with format_version 1")
+        raise RunError("file", str(path), f"{expected} with format_version 1", _WHOLE)
     return content
 
 
