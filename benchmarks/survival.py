@@ -330,7 +330,8 @@ def survive(number: int, config: Config, draw: random.Random) -> Row:
         row = Row(number=number, preset=config.preset, mode=mode)
         folder = RunFolder(config.plan.parent / f"run-{number}-{attempt}")
         try:
-            _until_it_ends(folder, config, kills_of(number, config.preset, draw), row, draw)
+            life = config.life / (1 + attempt)  # the machine may be quicker by now: kill sooner
+            _until_it_ends(folder, config, kills_of(number, config.preset, draw), row, draw, life)
             row.result = faults_of(folder, config) or "ok"
         except RuntimeError as wrong:
             row.result = str(wrong)
@@ -342,7 +343,9 @@ def survive(number: int, config: Config, draw: random.Random) -> Row:
         shutil.rmtree(folder.root)
 
 
-def _until_it_ends(folder: RunFolder, config: Config, kills: list[str], row: Row, draw: random.Random) -> None:
+def _until_it_ends(
+    folder: RunFolder, config: Config, kills: list[str], row: Row, draw: random.Random, life: float
+) -> None:
     log = folder.root.with_suffix(".log")
     for kill_at in [*kills, None]:
         is_run = folder.model.exists()
@@ -352,8 +355,8 @@ def _until_it_ends(folder: RunFolder, config: Config, kills: list[str], row: Row
         if not folder.source.exists():
             arguments += ["--data", "digits"]
         untouched = kill_at == RANDOM and kills[len(row.kills) :] == [RANDOM] and set(row.resumed_from) <= {"new"}
-        earliest = config.life / 2 if untouched and not is_run else 0  # so that it is resumed at least once
-        moment = draw.uniform(earliest, config.life) if kill_at == RANDOM else None
+        earliest = life / 2 if untouched and not is_run else 0  # so that it is resumed at least once
+        moment = draw.uniform(earliest, life) if kill_at == RANDOM else None
         point = "none" if kill_at in (None, RANDOM) else str(kill_at)
         code, text = start([*arguments, "--device", "cpu"], log, point=point, moment=moment)
         if row.kills:
