@@ -228,6 +228,8 @@ ELSEWHERE = (
 """Checkpoints, publication, clean-up."""
 
 RANDOM = "a random moment"
+BEGUN = "run folder:"
+"""What the command line says before a run begins or goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +240,8 @@ class Config:
     reproducible: bool
     plan: Path
     reference: RunFolder
-    life: float
+    life: float  # seconds from birth to end
+    imports: float  # seconds of it before the run began
 
 
 @dataclass(kw_only=True)
@@ -264,19 +267,29 @@ def child(point: str, arguments: list[str]) -> None:
         run()
 
 
-def start(arguments: list[str], log: Path, *, point: str = "none", moment: float | None = None) -> tuple[int, str]:
-    """Run a child; kill it at the `moment` (seconds) if it is still there. Its exit code and output."""
+def start(
+    arguments: list[str], log: Path, *, point: str = "none", moment: float | None = None, begun: bool = False
+) -> tuple[int, str, float]:
+    """Run a child; kill it at the `moment`, in seconds of its life or, if `begun`, from when its run has begun.
+
+    Its exit code, its output, and how many seconds passed before its run began.
+    """
     command = [sys.executable, __file__, "--child", point, "--", "train", *arguments]
-    with log.open("w+") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-        )
-        try:
-            process.wait(moment)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        return process.returncode, log.read_text()
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+    log.write_text("")
+    with log.open("w") as output:
+        process, born = subprocess.Popen(command, stdout=output, stderr=output, env=env), time.monotonic()
+        began: float | None = None
+        while process.poll() is None:
+            now = time.monotonic()
+            if began is None and BEGUN in log.read_text():
+                began = now
+            since = born if not begun else began
+            if moment is not None and since is not None and now - since >= moment:
+                process.kill()
+                process.wait()
+            time.sleep(0.02)
+    return process.returncode, log.read_text(), (began or time.monotonic()) - born
 
 
 def save_plan(preset: str, reproducible: bool, coins: bool, folder: Path) -> None:
@@ -287,7 +300,7 @@ def save_plan(preset: str, reproducible: bool, coins: bool, folder: Path) -> Non
     table = planner.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
-    options = {"steps": 150} if preset == "default" else {"steps": 10, "shards": 60}
+    options = {"steps": 150} if preset == "default" else {"steps": 16, "shards": 60}
     with mock.patch.object(planner, "load_preset", return_value=table):
         plan = planner.make_plan(
             Facts.of(load_data("digits")), preset=preset, insecure_reproducible=reproducible, **options
@@ -300,13 +313,13 @@ def never_killed(preset: str, reproducible: bool, coins: bool, folder: Path) -> 
     """The run that the others are compared with."""
     began = time.monotonic()
     arguments = ["--plan", str(folder / "plan.json"), "--data", "digits", "--device", "cpu"]
-    code, text = start([*arguments, "--out", str(folder / "straight")], folder / "straight.log")
+    code, text, imports = start([*arguments, "--out", str(folder / "straight")], folder / "straight.log")
     if code != 0:
         raise SystemExit(f"the run that was not killed failed:\n{text}")
     name = preset + (", coins" if coins else "")
     return Config(
         preset=name, reproducible=reproducible, plan=folder / "plan.json",
-        reference=RunFolder(folder / "straight"), life=time.monotonic() - began,
+        reference=RunFolder(folder / "straight"), life=time.monotonic() - began, imports=imports,
     )  # fmt: skip
 
 
@@ -330,8 +343,8 @@ def survive(number: int, config: Config, draw: random.Random) -> Row:
         row = Row(number=number, preset=config.preset, mode=mode)
         folder = RunFolder(config.plan.parent / f"run-{number}-{attempt}")
         try:
-            life = config.life / (1 + attempt)  # the machine may be quicker by now: kill sooner
-            _until_it_ends(folder, config, kills_of(number, config.preset, draw), row, draw, life)
+            hurry = 2.0**-attempt  # the machine may be quicker by now
+            _until_it_ends(folder, config, kills_of(number, config.preset, draw), row, draw, hurry)
             row.result = faults_of(folder, config) or "ok"
         except RuntimeError as wrong:
             row.result = str(wrong)
@@ -344,7 +357,7 @@ def survive(number: int, config: Config, draw: random.Random) -> Row:
 
 
 def _until_it_ends(
-    folder: RunFolder, config: Config, kills: list[str], row: Row, draw: random.Random, life: float
+    folder: RunFolder, config: Config, kills: list[str], row: Row, draw: random.Random, hurry: float
 ) -> None:
     log = folder.root.with_suffix(".log")
     for kill_at in [*kills, None]:
@@ -354,16 +367,17 @@ def _until_it_ends(
         )
         if not folder.source.exists():
             arguments += ["--data", "digits"]
-        untouched = kill_at == RANDOM and kills[len(row.kills) :] == [RANDOM] and set(row.resumed_from) <= {"new"}
-        earliest = life / 2 if untouched and not is_run else 0  # so that it is resumed at least once
-        moment = draw.uniform(earliest, life) if kill_at == RANDOM else None
+        last_chance = kills[len(row.kills) :] == [RANDOM] and not set(row.resumed_from) - {"new"}
+        begun = kill_at == RANDOM and (last_chance or draw.random() < 0.5)  # half over the whole life, half in the run
+        span = hurry * (config.life - config.imports) if begun else config.life
+        moment = draw.uniform(0, span) if kill_at == RANDOM else None
         point = "none" if kill_at in (None, RANDOM) else str(kill_at)
-        code, text = start([*arguments, "--device", "cpu"], log, point=point, moment=moment)
+        code, text, _ = start([*arguments, "--device", "cpu"], log, point=point, moment=moment, begun=begun)
         if row.kills:
             step = re.search(r"resuming after step (\d+)", text)
             row.resumed_from.append(step.group(1) if step else "0" if is_run else "new")
         if code == -signal.SIGKILL:
-            row.kills.append(f"{moment:.1f} s" if moment is not None else point)
+            row.kills.append(point if moment is None else f"{moment:.1f} s" + (" of the run" if begun else ""))
         elif code == 0 or (code == 2 and "a run that has not ended" in text and folder.is_finished):
             return
         else:
@@ -433,7 +447,7 @@ def main() -> None:
     show(rows, seconds)
     failed = [row for row in rows if row.result != "ok"]
     kills = [kill for row in rows for kill in row.kills]
-    points = Counter(kill for kill in kills if not kill.endswith(" s"))
+    points = Counter(kill for kill in kills if kill in EARLY + LATE + ELSEWHERE)
     inside = sum(points[point] for point in EARLY + LATE)
     result = {
         "machine": f"{os.cpu_count()} CPU cores", "seconds": round(seconds), "runs": len(rows), "failed": len(failed),

@@ -573,7 +573,12 @@ def half(content: bytes) -> bytes:
 
 
 BROKEN = [
-    ("model.json", half, "sample RUN", "file = 'RUN/model.json': expected the model.json of a run."),
+    (
+        "model.json",
+        half,
+        "sample RUN",
+        "file = 'RUN/model.json': expected the model.json of a run. Check that the folder is whole, or copy it again.",
+    ),
     ("model.json", edited(labels=[7]), "sample RUN",
      "labels = 'a list of 1': expected classes from 0 to 2 in model.json. Resume the run (gswgan train --resume), or "
      "copy the release again."),

@@ -227,7 +227,7 @@ def test_a_true_kill(tmp_path: Path, place: Path, at: str) -> None:
     np.savez(tmp_path / "data.npz", images=DATA.images[:, 0], labels=DATA.labels)
     out = tmp_path / "run"
     arguments = ["--plan", tmp_path / "plan.json", "--data", tmp_path / "data.npz", "--classes", 3, "--out", out]
-    code, text = survival.start([str(a) for a in arguments], tmp_path / "log", point=at)
+    code, text, _ = survival.start([str(a) for a in arguments], tmp_path / "log", point=at)
     assert code == -signal.SIGKILL, text
     finish(RunFolder(out))
     expected = straight("default", place)[0]
