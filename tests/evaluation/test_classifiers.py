@@ -63,7 +63,7 @@ def test_the_table_is_the_papers() -> None:
         "lda": {"solver": "eigen", "shrinkage": 0.5},
         "linear_svc": {"loss": "hinge", "max_iter": 10_000},
         "random_forest": {"class_weight": "balanced", "n_estimators": 100},
-        "xgboost": {"n_estimators": 50, "colsample_bytree": 0.1},
+        "xgboost": {"n_estimators": 50, "colsample_bytree": 0.1, "max_depth": 3, "learning_rate": 0.1},
     }
     for name, options in wanted.items():
         if name == "xgboost":

@@ -209,12 +209,17 @@ def _free(path: Path) -> Path:
 
 
 def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
+    import torch
+
     from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
     from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
+    from gswgan.training.defaults import TINY
 
     plan = folder.plan()
+    if plan.facts.image_size <= TINY and pick_device(device).type == "cpu":
+        torch.set_num_threads(1)  # work this small gains little from threads, and on a busy machine they are far slower
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
