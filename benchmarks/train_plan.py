@@ -1,21 +1,37 @@
-"""Run a saved plan, time it, and score it with the appendix's CNN on the real test set.
+"""Run saved plans one after another: time, CNN accuracy on the real test set, FID and Inception Score of each.
 
-gswgan train --data mnist --device cuda --save-plan plan.json
-python benchmarks/train_plan.py plan.json --data mnist --device cuda --out benchmarks/results/NAME.json
+    gswgan train --data mnist --device cuda --save-plan mnist-eps10.json
+    python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
+
+Each plan NAME.json leaves OUT/NAME-TAG.json. FID is that of 60,000 synthetic images against the training set, the Inception
+Score is by a judge trained on the training set; both are left out without `--inception-weights` or the `fid` extra, and
+with `--only cnn`. MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
 import gswgan
+from gswgan.data import ImageData
+from gswgan.evaluation import inception as inception_module
+from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.classifiers import cnn_accuracy
+from gswgan.evaluation.frechet import frechet_distance
+from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
+from gswgan.evaluation.inception_score import inception_score
+from gswgan.evaluation.judge import reference_judge
+from gswgan.generators.sampling import save_grid
 from gswgan.synthesizer import pick_device
 from gswgan.training.centralized import run
 from gswgan.training.plan import Plan
@@ -25,40 +41,117 @@ from record import record
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--images", type=int, default=60_000, help="synthetic images for the CNN; 0 skips it")
-    parser.add_argument("--keep", type=Path, help="keep the run folder here")
-    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    parser.add_argument("--images", type=int, default=60_000, help="synthetic images to measure")
+    parser.add_argument("--only", choices=["time", "cnn", "all"], default="all", help="what to measure")
+    parser.add_argument("--first", type=int, help="train on so many images and test on the rest: for choosing")
+    parser.add_argument("--inception-weights", type=Path)
+    parser.add_argument("--tf32", action="store_true", help="faster features for the FID (see the result's fid_tf32)")
+    parser.add_argument("--tag", default="", help="ending of the results' names")
+    parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args()
 
     device = pick_device(options.device)
-    train, test = (gswgan.load_data(options.data, split=split) for split in ("train", "test"))
-    times = [time.perf_counter()]
+    if options.tf32:
+        inception_module._full_precision = nullcontext  # type: ignore[assignment]
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    scorers: dict[str, Scorer] = {}
+    with ThreadPoolExecutor(1) as pool:
+        waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]] = []
+        for path in options.plans:
+            plan = Plan.load(path)
+            name = plan.facts.data
+            if name not in scorers:
+                scorers[name] = Scorer(name, device, options)
+            result, fid = scorers[name].measure(plan, path.stem, pool)
+            out = None if options.out is None else options.out / f"{path.stem}{options.tag}.json"
+            waiting = settle([*waiting, (out, result, fid)], wait=False)
+        settle(waiting, wait=True)
 
-    def progress(done: int) -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter())
 
-    with TemporaryDirectory() as temporary:
-        folder = RunFolder.create(options.keep or Path(temporary) / "run", Plan.load(options.plan))
-        run(folder, train, device=device, progress=progress)
-        seconds = time.perf_counter() - times[0]
-        steps = sorted(after - before for before, after in itertools.pairwise(times[1:]))
-        model = gswgan.load(folder.root, device=options.device)
-        result = {"seconds": seconds, "median_step_seconds": steps[len(steps) // 2], "steps": len(times) - 1}
-        result |= {"privacy": model.privacy.to_json(), "plan": model.plan.to_json()}
-        print(f"{result['steps']} steps in {seconds:.1f} s, median step {result['median_step_seconds'] * 1e3:.2f} ms")
-        if options.images:
-            images, labels = model.sample(options.images, seed=0)
-            stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-            result["cnn_accuracy"] = cnn_accuracy(
-                stacked, labels, test.images, test.labels, classes=test.classes, device=str(device)
-            )
-            print(f"CNN accuracy {result['cnn_accuracy']:.4f}; {model.privacy}")
-    record(options.out, result)
+def settle(
+    waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]], *, wait: bool
+) -> list[tuple[Path | None, dict[str, Any], Future[float] | None]]:
+    """Write the results whose FID is there (its linear algebra runs beside the next training)."""
+    left = []
+    for out, result, fid in waiting:
+        if fid is not None and not fid.done() and not wait:
+            left.append((out, result, fid))
+            continue
+        if fid is not None:
+            result["fid"] = fid.result()
+            print(f"{result['name']}: FID {result['fid']:.2f}", flush=True)
+        record(out, result)
+    return left
+
+
+class Scorer:
+    """A data set and what is measured on it."""
+
+    def __init__(self, name: str, device: torch.device, options: argparse.Namespace) -> None:
+        self.device, self.options = device, options
+        whole, self.test = (gswgan.load_data(name, split=split) for split in ("train", "test"))
+        self.train = whole
+        if options.first is not None:
+            self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
+        self.inception: Inception | None = None
+        if options.only == "all":
+            folder = cache_folder(whole.name, data_checksum(whole), None)
+            self.inception = load_inception(options.inception_weights, device)
+            self.real = reference_moments(whole.images, self.inception, folder)
+            self.judge = reference_judge(whole, folder, device=device)
+
+    def measure(self, plan: Plan, name: str, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
+        facts = dataclasses.replace(plan.facts, records=self.train.n)
+        plan = dataclasses.replace(plan, facts=facts)
+        times = [time.perf_counter()]
+
+        def progress(done: int) -> None:
+            if done % 100 == 0:
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                times.append(time.perf_counter())
+
+        with TemporaryDirectory() as temporary:
+            folder = RunFolder.create(Path(temporary) / "run", plan)
+            run(folder, self.train, device=self.device, progress=progress)
+            seconds = time.perf_counter() - times[0]
+            model = gswgan.load(folder.root, device=str(self.device))
+            steps = sorted((after - before) / 100 for before, after in itertools.pairwise(times[1:]))
+            result: dict[str, Any] = {"name": name, "seconds": seconds, "steps": plan.training.steps}
+            result["median_step_seconds"] = steps[len(steps) // 2] if steps else None
+            result |= {"privacy": model.privacy.to_json(), "plan": plan.to_json()}
+            line = f"{name}: {seconds:.1f} s, {1e3 * (result['median_step_seconds'] or 0):.2f} ms a step"
+            if self.options.only == "time":
+                print(line, flush=True)
+                return result, None
+            images, labels = model.sample(self.options.images, seed=0)
+        stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+        if self.options.out is not None:
+            self.options.out.mkdir(parents=True, exist_ok=True)
+            save_grid(stacked[:80], 10, self.options.out / f"{name}.png", side=28)
+        result["tested_on"] = "test set" if self.options.first is None else "training images that were held out"
+        result["cnn_accuracy"] = cnn_accuracy(
+            stacked, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(self.device)
+        )
+        line += f", CNN {result['cnn_accuracy']:.4f}"
+        if self.inception is None:
+            print(line, flush=True)
+            return result, None
+        result["inception_score"], _ = inception_score(self.judge.probabilities(stacked))
+        result["judge_accuracy"] = self.judge.accuracy(stacked, labels)
+        made = image_moments(stacked, self.inception)
+        result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
+        print(f"{line}, IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}", flush=True)
+        return result, pool.submit(frechet_distance, self.real, made)
+
+
+def part(data: ImageData, rows: slice) -> ImageData:
+    return ImageData(
+        name=data.name, images=data.images[rows], labels=None if data.labels is None else data.labels[rows],
+        classes=data.classes, class_names=data.class_names,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -141,6 +141,25 @@ def test_dry_run_prints_the_plan_and_trains_nothing(npz: Path, tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
+def test_dry_run_says_which_critic(npz: Path, tmp_path: Path) -> None:
+    common = ("train", "--data", npz, "--classes", 3, "--device", "cpu", "--dry-run")
+    kernel = call(*common)
+    before, advice = kernel.split("which critic: ")
+    assert "what more or less data would buy" in before  # the advice comes last
+    assert len(advice.splitlines()) <= 6
+    assert advice.startswith("kernel (as planned)\n")
+    # 96 records, 3 classes, 8x8: 0.99978 x 3 / 96 x 8 sqrt(e); K = 48, q = 1, T = 100, B = 64: 0.99978 x 8 x 8 / 48
+    assert "kernel 0.41, ensemble 1.3: the kernel critic has 3.2 times less" in advice
+    assert "(ensemble: K = 48, noise 13 a step, averaged over 100 steps" in advice
+    assert "enough would be 132 records, or epsilon 15 with these" in advice
+    ensemble = call(*common, "--preset", "ensemble", "--shards", 24)
+    assert "which critic: kernel (leave --preset out)\n" in ensemble
+    assert "kernel 0.41, ensemble 2.7: the kernel critic has 6.5 times less" in ensemble
+    paper = call(*common, "--preset", "paper", "--shards", 12, "--steps", 100)
+    assert "which critic: kernel (leave --preset out)\n" in paper
+    assert "(ensemble: K = 12, noise 17 a step, averaged over 100 steps" in paper  # 2.14 x 8, whatever K is
+
+
 def test_a_saved_plan_trains(npz: Path, tmp_path: Path) -> None:
     common = ("train", "--data", npz, "--classes", 3, "--device", "cpu")
     call(*common, "--steps", 5, "--save-plan", tmp_path / "plan.json")

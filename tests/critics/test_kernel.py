@@ -16,7 +16,6 @@ from gswgan.critics.kernel import (
     KernelCritic,
     KernelSettings,
     RandomFeatures,
-    distance,
     embed,
 )
 from gswgan.data import ImageData
@@ -39,7 +38,7 @@ def exact_sums(data: ImageData, features: RandomFeatures, mechanism_for) -> np.n
 
 
 def test_features_have_norm_at_most_one() -> None:
-    features = RandomFeatures(SETTINGS, 64, CPU)
+    features = RandomFeatures(SETTINGS, 1, 8, CPU)
     images = torch.rand(200, 1, 8, 8)
     assert torch.allclose(features(images).norm(dim=1), torch.ones(200), atol=1e-6)
     integers = clip_to_grid(features(images), 1.0).to(torch.float64)
@@ -47,23 +46,35 @@ def test_features_have_norm_at_most_one() -> None:
 
 
 def test_features_approximate_the_gaussian_kernel() -> None:
-    features = RandomFeatures(KernelSettings(features=16384, length_scales=(2.0,)), 64, CPU)
+    features = RandomFeatures(KernelSettings(features=16384, length_scales=(2.0,)), 1, 8, CPU)
     x, y = torch.rand(2, 50, 1, 8, 8)
     expected = torch.exp(-(x - y).flatten(1).square().sum(1) / (2 * 2.0**2))
     assert torch.allclose((features(x) * features(y)).sum(1), expected, atol=0.05)
 
 
-def test_parts_of_the_features_are_shares_of_the_whole() -> None:
-    features, x = RandomFeatures(SETTINGS, 64, CPU), torch.rand(3, 1, 8, 8)
-    whole = features(x).unflatten(1, (2, -1))
-    assert torch.equal(features(x, slice(8, 20)).unflatten(1, (2, -1)), whole[:, :, 8:20])
+def test_windows_look_at_neighbourhoods() -> None:
+    settings = KernelSettings(features=8000, length_scales=(2.0, 0.5), windows=(0.0, 1.5))
+    frequencies = RandomFeatures(settings, 3, 16, CPU).frequencies.unflatten(0, (3, 16, 16))
+    power = frequencies.square()
+    whole, local = power[..., 0::2], power[..., 1::2]
+    assert whole.mean() == pytest.approx(1 / 4, rel=0.02)
+    assert torch.allclose(whole.mean(dim=(0, 3)), torch.full((16, 16), 0.25), rtol=0.2)  # everywhere alike
+    assert torch.allclose(local.mean(dim=(0, 3)), local.mean().expand(16, 16), rtol=0.5)  # the edges too
+    # one of them: as wide as its window. Of N(0, 1) x exp(-r^2 / 2 s^2) the power has the variance s^2 / 2 an axis
+    place = torch.arange(16.0)
+    shares = local.sum(dim=0) / local.sum(dim=(0, 1, 2))
+    rows = shares.sum(dim=1)
+    centre = (rows * place[:, None]).sum(0)
+    variance = (rows * (place[:, None] - centre) ** 2).sum(0)
+    inside = (centre > 5) & (centre < 10)
+    assert variance[inside].mean() == pytest.approx(1.5**2 / 2, rel=0.15)
 
 
 def test_features_and_length_scale_do_not_depend_on_the_data() -> None:
     """By construction: the features are given numbers, never images. Checked on the signature and the result."""
     names = set(inspect.signature(RandomFeatures.__init__).parameters)
-    assert names == {"self", "settings", "pixels", "device"}
-    first, second = RandomFeatures(SETTINGS, 64, CPU), RandomFeatures(SETTINGS, 64, CPU)
+    assert names == {"self", "settings", "channels", "side", "device"}
+    first, second = RandomFeatures(SETTINGS, 1, 8, CPU), RandomFeatures(SETTINGS, 1, 8, CPU)
     assert torch.equal(first.frequencies, second.frequencies)
     for value in dataclasses.asdict(SETTINGS).values():
         assert isinstance(value, (int, tuple))
@@ -81,7 +92,7 @@ def test_replacing_one_record_moves_the_sums_by_at_most_two(mechanism_for, label
     data = tiny_images(40)
     if not labelled:
         data = dataclasses.replace(data, labels=None, classes=1, class_names=("all",))
-    features = RandomFeatures(KernelSettings(features=16, length_scales=(0.3,)), 64, CPU)
+    features = RandomFeatures(KernelSettings(features=16, length_scales=(0.3,)), 1, 8, CPU)
     before = exact_sums(data, features, mechanism_for)
     moved = []
     for trial in range(60):
@@ -101,7 +112,7 @@ def test_replacing_one_record_moves_the_sums_by_at_most_two(mechanism_for, label
 def test_person_sums_move_by_at_most_two_clip_norms(mechanism_for) -> None:
     rng = np.random.default_rng(2)
     data = dataclasses.replace(tiny_images(60), persons=np.repeat(np.arange(6), 10))
-    features = RandomFeatures(SETTINGS, 64, CPU)
+    features = RandomFeatures(SETTINGS, 1, 8, CPU)
     before = exact_sums(data, features, mechanism_for)
     images, labels = data.images.copy(), data.labels.copy()
     images[10:20], labels[10:20] = rng.integers(0, 256, (10, 1, 8, 8)), 2
@@ -126,14 +137,25 @@ def test_infinite_pixels_and_invalid_labels_do_not_raise(mechanism_for) -> None:
     assert np.linalg.norm(total[2, :4].astype(float)) <= 2.0**26
     # a person's table with invalid labels
     data = dataclasses.replace(tiny_images(6), persons=np.zeros(6, np.int64), labels=np.array([0, -5, 99, 1, 2, 0]))
-    (table, _), *_ = kernel._person_blocks(data, RandomFeatures(SETTINGS, 64, CPU))
+    (table, _), *_ = kernel._person_blocks(data, RandomFeatures(SETTINGS, 1, 8, CPU))
     assert torch.isfinite(table).all()
     assert table.view(3, -1)[:, -1].sum() == pytest.approx(4 / 6)
 
 
+def distance(features: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Squared distance of the class means to the targets, up to a constant, unbiased (pairs of different fakes)."""
+    total = torch.zeros((), dtype=features.dtype)
+    for label in labels.unique():
+        mine = features[labels == label]
+        count, mean = len(mine), mine.mean(0)
+        square = (count * mean.square().sum() - mine.square().sum(1).mean()) / (count - 1)
+        total = total + square - 2 * mean @ targets[label]
+    return total
+
+
 def test_distance_is_unbiased_and_the_plain_square_is_not() -> None:
     torch.manual_seed(0)
-    features = RandomFeatures(KernelSettings(features=256, length_scales=(1.0,)), 64, CPU)
+    features = RandomFeatures(KernelSettings(features=256, length_scales=(1.0,)), 1, 8, CPU)
     pool = features(torch.rand(4000, 1, 8, 8)).to(torch.float64)
     target = torch.rand(1, pool.shape[1], dtype=torch.float64) * 0.1
     truth = float(pool.mean(0).square().sum() - 2 * (pool.mean(0) * target[0]).sum())
@@ -146,14 +168,6 @@ def test_distance_is_unbiased_and_the_plain_square_is_not() -> None:
     error = np.std(draws) / np.sqrt(len(draws))
     assert abs(np.mean(draws) - truth) < 4 * error
     assert abs(np.mean(plain) - truth) > 10 * error  # the biased one is found by the same check
-
-
-def test_distance_sums_over_classes_and_skips_absent_ones() -> None:
-    features = torch.rand(7, 5)
-    labels = torch.tensor([0, 0, 0, 2, 2, 2, 2])
-    targets = torch.rand(4, 5)
-    apart = distance(features[:3], labels[:3] * 0, targets[:1]) + distance(features[3:], labels[3:] * 0, targets[2:3])
-    assert torch.allclose(distance(features, labels, targets), apart)
 
 
 def test_rare_classes_are_left_out_never_divided_by(tmp_path: Path) -> None:
@@ -174,7 +188,7 @@ def test_rare_classes_are_left_out_never_divided_by(tmp_path: Path) -> None:
 def test_the_embedding_is_released_once_and_used_again(mechanism_for, tmp_path: Path, stripes: ImageData) -> None:
     mechanism = mechanism_for(Contribution(clip_norm=1.0, counts=True))
     path = tmp_path / "embedding.safetensors"
-    features = RandomFeatures(SETTINGS, 64, CPU)
+    features = RandomFeatures(SETTINGS, 1, 8, CPU)
     for _ in range(2):
         critic = KernelCritic(features, mechanism, path)
         critic.prepare(stripes)
@@ -187,7 +201,7 @@ def test_the_embedding_is_released_once_and_used_again(mechanism_for, tmp_path: 
 
 
 def test_the_released_means_are_those_of_the_data(mechanism_for, stripes: ImageData) -> None:
-    features = RandomFeatures(SETTINGS, 64, CPU)
+    features = RandomFeatures(SETTINGS, 1, 8, CPU)
     released = embed(stripes, features, mechanism_for(Contribution(clip_norm=1.0, counts=True), noise_std=1e-9))
     x = torch.from_numpy(stripes.images).float() / 255
     for label in range(3):
@@ -198,14 +212,76 @@ def test_the_released_means_are_those_of_the_data(mechanism_for, stripes: ImageD
     assert torch.allclose(by_person.means(), released.means(), atol=1e-5)  # people with equally many records
 
 
-def test_the_gradient_is_that_of_the_distance(mechanism_for, tmp_path: Path, stripes: ImageData) -> None:
-    features = RandomFeatures(SETTINGS, 64, CPU)
-    critic = KernelCritic(features, mechanism_for(Contribution(clip_norm=1.0, counts=True)), tmp_path / "e")
-    critic.prepare(stripes)
-    fake, labels = torch.rand(6, 1, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2])
-    gradient = critic.upstream_gradient(fake, labels) / 6
-    step = torch.zeros_like(fake)
-    step[2, 0, 3, 4] = 1e-2
-    targets = critic._targets.flatten(1)
-    change = distance(features(fake + step), labels, targets) - distance(features(fake - step), labels, targets)
-    assert float(change) / 2e-2 == pytest.approx(float(gradient[2, 0, 3, 4]), rel=0.02)
+@pytest.fixture
+def prepared(mechanism_for, tmp_path: Path, stripes: ImageData):
+    def make(**options) -> KernelCritic:
+        mechanism = mechanism_for(Contribution(clip_norm=1.0, counts=True))
+        critic = KernelCritic(RandomFeatures(SETTINGS, 1, 8, CPU), mechanism, tmp_path / "e", **options)
+        critic.prepare(stripes)
+        return critic
+
+    return make
+
+
+def targets_of(critic: KernelCritic) -> torch.Tensor:
+    return critic.embedding.means()
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 2, 2]])
+def test_the_gradient_is_that_of_the_distance(prepared, labels: list[int]) -> None:
+    """Written out, and unbiased: of the distance between different fakes; absent classes do no harm."""
+    critic = prepared()
+    fake, labels = torch.rand(6, 1, 8, 8, requires_grad=True), torch.tensor(labels)
+    (expected,) = torch.autograd.grad(distance(critic.features(fake), labels, targets_of(critic)), fake)
+    assert torch.allclose(critic.upstream_gradient(fake.detach(), labels) / 6, expected, rtol=1e-3, atol=1e-6)
+    assert expected.abs().max() > 1e-3
+
+
+def test_a_moving_mean_takes_the_noise_of_the_batch_away(prepared) -> None:
+    """With memory the gradient of one fake hardly depends on the others, and it has the right mean."""
+    torch.manual_seed(0)
+    pool, labels = torch.rand(3000, 1, 8, 8), torch.arange(6) % 3
+    probe = torch.rand(6, 1, 8, 8)
+    found = {}
+    for memory in (0.0, 0.95):
+        critic, draws = prepared(memory=memory), []
+        for step in range(400):
+            batch = pool[torch.randint(0, 3000, (6,))]
+            if step >= 100:
+                state = {name: value.clone() for name, value in critic.state().items()}
+                batch[0] = probe[0]
+                draws.append(critic.upstream_gradient(batch, labels)[0].flatten())
+                critic.load_state(state)
+                batch[0] = pool[torch.randint(0, 3000, (1,))]
+            critic.upstream_gradient(batch, labels)
+        found[memory] = torch.stack(draws)
+    spread = {memory: float(draws.std(0).norm()) for memory, draws in found.items()}
+    assert spread[0.95] < spread[0.0] / 3
+    apart = float((found[0.95].mean(0) - found[0.0].mean(0)).norm())
+    assert apart < 0.3 * spread[0.0]
+    # a wrong mean would be seen: the target alone, or a witness of the wrong sign, is far away
+    assert float((found[0.95].mean(0) + found[0.0].mean(0)).norm()) > 1.5 * apart
+
+
+def test_blocks_take_turns_and_remember_their_own(prepared) -> None:
+    critic, whole = prepared(blocks=4, memory=0.9), prepared(memory=0.0)
+    assert not critic.can_be_captured
+    assert whole.can_be_captured
+    fake, labels = torch.rand(6, 1, 8, 8), torch.arange(6) % 3
+    total = torch.zeros_like(fake)
+    for step in range(4):
+        critic._part = critic._parts[step]
+        total += critic.upstream_gradient(fake, labels)
+    assert torch.allclose(total, whole.upstream_gradient(fake, labels), rtol=1e-3, atol=1e-5)
+
+
+def test_the_moving_mean_survives_a_stop(prepared) -> None:
+    one, other = prepared(memory=0.9), prepared(memory=0.9)
+    labels = torch.arange(6) % 3
+    for step in range(5):
+        one.upstream_gradient(torch.rand(6, 1, 8, 8), labels)
+    other.load_state({name: value.clone() for name, value in one.state().items()})
+    fake = torch.rand(6, 1, 8, 8)
+    assert torch.equal(one.upstream_gradient(fake, labels), other.upstream_gradient(fake, labels))
+    assert one.metrics() == other.metrics()
+    assert one.metrics()["distance"] > 0

@@ -86,7 +86,7 @@ class KernelPair:
 
 def public_features() -> RandomFeatures:
     """The product's random features, few of them: the mechanism does not depend on how many there are."""
-    return RandomFeatures(KernelSettings(features=32, length_scales=(0.5,)), SIDE * SIDE, CPU)
+    return RandomFeatures(KernelSettings(features=32, length_scales=(0.5,)), 1, SIDE, CPU)
 
 
 def kernel_pairs(features: Features) -> tuple[KernelPair, ...]:

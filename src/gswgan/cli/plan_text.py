@@ -1,11 +1,13 @@
-"""A plan in words, and what more or less data would buy."""
+"""A plan in words, what more or less data would buy, and which critic to use."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 
 from gswgan.critics.kernel import KernelSettings
+from gswgan.training.advice import BEARABLE, LARGEST_SIDE, Comparison, compare_plan, ensemble_noise
 from gswgan.training.defaults import score_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import load_preset, privacy_settings
@@ -48,6 +50,66 @@ def outlook(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def advice(plan: Plan) -> str:
+    """Which critic and why, on at most six lines; docs/choosing.md explains the figures."""
+    if importlib.util.find_spec("dp_accounting") is None:  # a saved plan can be shown without it
+        return "which critic: to compare them, install dp-accounting"
+    found = compare_plan(plan)
+    how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
+    if not load_preset(plan.preset).get("as_published"):
+        how[plan.method_name] = "as planned"
+    coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""
+    lines = [
+        f"which critic: {found.choice} ({how[found.choice]}){coarse}",
+        "  noise in a fake's gradient, over the longest gradient without noise: "
+        f"kernel {_figure(found.kernel_noise)}, ensemble {_figure(found.run_noise)}: {_less(found)}",
+        f"  (ensemble: K = {found.ensemble.shards}, noise {_figure(found.step_noise)} a step, averaged over "
+        f"{found.ensemble.releases} steps: its best case)",
+    ]
+    if found.beyond_pixels:
+        lines.append("  " + _beyond(found))
+    if found.is_loud:
+        lines.append("  " + _loud(found))
+    return "\n".join([*lines, "  how to read this: docs/choosing.md"])
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _less(found: Comparison) -> str:
+    if found.ratio >= 1:
+        return f"the kernel critic has {_figure(found.ratio)} times less"
+    known = f"its critics would know {found.class_in_shard:.1g} records of a class"
+    return f"the ensemble has {_figure(1 / found.ratio)} times less, but {known}"
+
+
+def _beyond(found: Comparison) -> str:
+    """What to expect where pixel features were not measured, and what may keep the ensemble from being the answer."""
+    start = f"colour or above {LARGEST_SIDE}x{LARGEST_SIDE}: pixel features should fall short (expected, not measured)"
+    if found.choice == "ensemble":
+        return f"{start}; critics learn their own, and have worked with noise up to {BEARABLE:g}"
+    if found.class_in_shard < 1:
+        return f"{start}; but critics would know {found.class_in_shard:.1g} records of a class, too few to learn from"
+    start += f"; critics learn their own, but have worked with noise up to {BEARABLE:g} only"
+    if found.ensemble.sampling == "one":  # the noise of the published draw does not fall with K
+        return start
+    each = found.facts.records // found.enough_critics
+    short = "" if each >= found.facts.classes else ": too few"
+    return f"{start}: from K = {found.enough_critics:,} on, {each:,} records each{short}"
+
+
+def _loud(found: Comparison) -> str:
+    """What it would take for the kernel critic's noise to be bearable."""
+    unit, epsilon, classes = found.kernel.unit, found.enough_epsilon, found.facts.classes
+    many = "1 class" if classes == 1 else f"{classes} classes"
+    other = f", or epsilon {epsilon:.2g} with these" if epsilon <= 100 else ""
+    return (
+        f"too few {unit}s for {many} at this epsilon: noise above {BEARABLE:g} shows with the kernel critic too; "
+        f"enough would be {found.enough_units:,} {unit}s{other}"
+    )
+
+
 def _critic(plan: Plan) -> str:
     if isinstance(plan.critic, KernelSettings):
         scales = ", ".join(f"{scale:g}" for scale in plan.critic.length_scales)
@@ -71,6 +133,5 @@ def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
     if isinstance(plan.critic, KernelSettings):
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
-    expected = 1.0 if privacy.sampling == "one" else privacy.rate * (privacy.shards or 1)
-    norm = privacy.noise_std / expected * math.sqrt(facts.pixels / privacy.releases) / privacy.clip_norm
+    norm = ensemble_noise(facts, privacy) / math.sqrt(privacy.releases)
     return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), averaged over the run"

@@ -57,7 +57,7 @@ def train(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
         rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
-        help="Print the plan and what more or less data would buy, then stop. Nothing is released.",
+        help="Print the plan, what more or less data would buy, and which critic to use. Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,
@@ -144,10 +144,11 @@ def train(
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
         if dry_run:
-            from gswgan.cli.plan_text import describe, outlook
+            from gswgan.cli.plan_text import advice, describe, outlook
 
             console.print(describe(plan))
             console.print(outlook(plan))
+            console.print(advice(plan))
         if planning:
             return
         folder = _create(out or _free(Path("runs") / f"{images.name}-{plan.preset}"), plan, where)

@@ -19,6 +19,10 @@ __all__ = ["Critic"]
 class Critic(Protocol):
     """What Algorithm 1 asks of a critic. Who answers (here, or on remote machines) is its own affair."""
 
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether an answer happens on the device alone, so that a step can be recorded and replayed."""
+
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Before the first step. Kernel: the one release. Ensemble: shards and warm start, nothing leaves.
 

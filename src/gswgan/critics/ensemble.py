@@ -76,6 +76,8 @@ class Shards:
 class Ensemble:
     """K critics behind the barrier; `upstream_gradient` is the only way out."""
 
+    can_be_captured = False  # every answer passes the ledger
+
     def __init__(
         self,
         settings: EnsembleSettings,

@@ -6,6 +6,7 @@ sanitized once (the idea of DP-MERF, Harder et al. 2021). All that follows is po
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -34,45 +35,44 @@ RARE = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
-    """The public kernel: how many random features, at which length scales (in units of pixel distance)."""
+    """The public kernel: how many random features, at which length scales (in units of pixel distance).
+
+    Each length scale has a window, in pixels: 0 looks at the whole image, more at a neighbourhood of about that radius.
+    """
 
     features: int
     length_scales: tuple[float, ...]
+    windows: tuple[float, ...] = (0.0,)
     seed: int = 0  # of the random frequencies
 
 
 class RandomFeatures:
     """phi(x) = sqrt(2/D) (cos w_j.x, sin w_j.x), j = 1..D/2, w_j ~ N(0, I / length_scale^2): public, |phi(x)| = 1.
 
-    Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. The
-    frequencies come in orthogonal blocks (Yu et al. 2016): each is normal by itself, together they cover the
-    space more evenly.
+    Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. Where a length
+    scale has a window, w_j is faded out around a random place: the kernel then compares neighbourhoods.
     """
 
-    def __init__(self, settings: KernelSettings, pixels: int, device: torch.device) -> None:
-        half = settings.features // 2
-        scale = np.resize(np.asarray(settings.length_scales), half)
-        draws = _orthogonal_normal(pixels, half, Streams.public(settings.seed)) / scale
+    def __init__(self, settings: KernelSettings, channels: int, side: int, device: torch.device) -> None:
+        half, streams = settings.features // 2, Streams.public(settings.seed)
+        draws = streams.gaussian((channels * side**2, half), "features")
+        draws /= np.resize(np.asarray(settings.length_scales), half)
+        draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
-        self.width = 2 * half
+        self.width, self.side = 2 * half, side
 
-    def __call__(self, images: Tensor, part: slice = slice(None)) -> Tensor:
-        """Features [n, D] of images [n, c, h, w] in [0, 1]; of a part of the frequencies, its share of them."""
-        angles = images.flatten(1) @ self.frequencies[:, part]
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features [n, D] of images [n, c, h, w] in [0, 1]."""
+        angles = images.flatten(1) @ self.frequencies
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
 
 
-def _orthogonal_normal(rows: int, columns: int, streams: Streams) -> np.ndarray:
-    """[rows, columns] whose columns are standard normal vectors, orthogonal to each other within blocks of `rows`."""
-    blocks = []
-    for start in range(0, columns, rows):
-        count = min(rows, columns - start)
-        normal = streams.gaussian((rows, count), "features", start)
-        directions, _ = np.linalg.qr(normal)
-        lengths = np.linalg.norm(streams.gaussian((rows, count), "feature lengths", start), axis=0)
-        signs = np.sign(np.einsum("ij,ij->j", directions, normal))  # QR's own choice of sign is not uniform
-        blocks.append(directions * (signs * lengths))
-    return np.concatenate(blocks, axis=1)
+def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
+    """[side^2, n]: a Gaussian of each radius around a random place (the edges are seen as often); 1 for radius 0."""
+    centres = streams.generator("windows").random((2, len(radii))) * (side - 1 + 2 * radii) - radii
+    apart = (np.arange(side)[None, :, None] - centres[:, None]) ** 2 / np.where(radii > 0, 2 * radii**2, np.inf)
+    rows, columns = np.exp(-apart)
+    return (rows[:, None] * columns[None]).reshape(side**2, len(radii))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,39 +162,59 @@ def _person_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]
         yield table.view(1, 1, -1), torch.zeros(1, dtype=torch.int64, device=device)
 
 
-def distance(features: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of the fakes' class means to the targets, up to a constant, unbiased, summed over classes.
+def gaussian_blur(side: int, radius: float) -> Tensor:
+    """[side, side]: blurs a row of pixels by a Gaussian of this radius; symmetric, away from the edges it adds up to 1."""
+    place = torch.arange(side)
+    blur = torch.exp(-((place[:, None] - place) ** 2) / (2 * radius**2))
+    return blur / blur.sum(dim=1).max()
 
-    For n fakes of a class with mean m and target t: (n |m|^2 - mean |phi|^2) / (n - 1) - 2 <m, t>. The plain
-    square |m|^2 would add (1 - |m_true|^2) / n, which rewards less variety. Every class that occurs needs n >= 2.
-    """
-    member = torch.nn.functional.one_hot(labels, len(targets)).to(features.dtype)
-    count = member.sum(dim=0)
-    present = count > 0
-    count = torch.where(present, count, torch.full_like(count, 2.0))
-    means = member.T @ features / count[:, None]
-    own = member.T @ features.square().sum(dim=1) / count
-    square = (count * means.square().sum(dim=1) - own) / (count - 1)
-    return ((square - 2 * (means * targets).sum(dim=1)) * present).sum()
+
+@contextlib.contextmanager
+def fast_products() -> Iterator[None]:
+    """TF32 for the products of a step: they are post-processing. The release itself is computed in full float32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 class KernelCritic:
     """Answers every batch of fakes from the released embedding: repeatable, and free of further cost."""
 
     def __init__(
-        self, features: RandomFeatures, mechanism: GaussianMechanism | None, path: Path, *, blocks: int = 1
+        self,
+        features: RandomFeatures,
+        mechanism: GaussianMechanism | None,
+        path: Path,
+        *,
+        blocks: int = 1,
+        memory: float = 0.0,
+        smoothing: float = 0.0,
     ) -> None:
         """`path` is where the embedding is kept; it is released only where no embedding is there yet.
 
         With several `blocks` each step looks at one block of the features in turn: a block is a smaller
-        approximation of the same kernel, and a step costs that much less.
+        approximation of the same kernel, and a step costs that much less. The mean embedding of the fakes is a
+        moving one that keeps `memory` of itself from step to step: what one batch of fakes says about it is mostly
+        noise. The answers are smoothed over `smoothing` pixels: the release's noise is in all pixels alike, what
+        tells images apart is not.
         """
         self.features, self._mechanism, self._path = features, mechanism, path
         self.embedding: Embedding | None = None
         half = features.width // 2
         cuts = [half * i // blocks for i in range(blocks + 1)]
         self._parts = [slice(low, high) for low, high in itertools.pairwise(cuts)]
-        self._part, self._targets, self._distance = self._parts[0], torch.zeros(()), torch.zeros(())
+        self._part, self._memory = self._parts[0], memory**blocks  # a block is seen once in `blocks` steps
+        self._targets = self._means = torch.zeros(0)
+        self._steps = torch.zeros((), device=features.frequencies.device)
+        self._blur = gaussian_blur(features.side, smoothing).to(self._steps) if smoothing > 0 else None
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Always the same features, all on the device."""
+        return len(self._parts) == 1
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Release the embedding once, or read what was released."""
@@ -209,7 +229,8 @@ class KernelCritic:
                 "The release is spent. Use more records, a larger epsilon or fewer classes.",
             )  # fmt: skip
         means = self.embedding.means().to(self.features.frequencies.device)
-        self._targets = means.unflatten(1, (2, -1))  # cosines and sines
+        self._targets = means.unflatten(1, (2, -1)).transpose(0, 1).contiguous()  # cosines and sines: [2, L, D/2]
+        self._means = self._targets.clone()  # a class that has had no fakes yet asks for nothing
 
     def learn(self, step: int, generator: Generator) -> None:
         """Nothing to learn: the critic is known in closed form. Classes left out are not asked for."""
@@ -217,22 +238,43 @@ class KernelCritic:
         generator.label_set = self.embedding.kept
         self._part = self._parts[step % len(self._parts)]
 
+    @torch.no_grad()
+    @fast_products()
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """Gradient of B x the distance with respect to each fake: post-processing of the release."""
-        images = fake.detach().requires_grad_(True)
-        targets = self._targets[:, :, self._part].flatten(1)
-        loss = distance(self.features(images, self._part), labels, targets)
-        (gradient,) = torch.autograd.grad(loss, images)
-        self._distance = loss.detach()
+        """Gradient of B x the squared distance to the embedding with respect to each fake: post-processing.
+
+        With m the mean embedding of a class of n fakes, t its target and p_i = W x_i, the gradient of |m - t|^2 is
+        (2/n) sqrt(2/D) (cos p_i (m - t)_sin - sin p_i (m - t)_cos) W. The mean of the *other* fakes, n m / (n - 1) up
+        to what is orthogonal to the gradient, makes it unbiased: the plain square rewards less variety by (1 - |m|^2)/n.
+        """
+        frequencies = self.features.frequencies[:, self._part]
+        angles = fake.flatten(1) @ frequencies
+        waves = torch.stack([angles.cos(), angles.sin()]) * math.sqrt(2 / self.features.width)
+        member = torch.nn.functional.one_hot(labels, self._targets.shape[1]).to(waves.dtype)  # [B, L]
+        count = member.sum(dim=0).clamp(min=1.0)
+        batch = (member / count).T @ waves  # [2, L, block]
+        kept = (self._steps / len(self._parts)).floor()
+        fresh = 1 - (kept / (kept + 10)).clamp(max=self._memory)  # the first steps are soon forgotten
+        self._steps += 1
+        fresh = fresh * (member.sum(dim=0) > 0)[:, None]
+        means, targets = self._means[:, :, self._part], self._targets[:, :, self._part]
+        others = batch * (count / (count - 1).clamp(min=1.0))[:, None]
+        witness = (member * (2 / count)) @ (means.lerp(others, fresh) - targets)  # [2, B, block]: each fake's own
+        means.lerp_(batch, fresh)
+        gradient = ((waves[0] * witness[1] - waves[1] * witness[0]) @ frequencies.T).view_as(fake)
+        if self._blur is not None:
+            gradient = self._blur @ gradient @ self._blur
         return gradient * fake.shape[0]
 
     def metrics(self) -> dict[str, Any]:
-        """The distance of the last batch (up to its constant)."""
-        return {"distance": float(self._distance)}
+        """Squared distance of the fakes' moving mean to the released embedding, noise included, over all classes."""
+        return {"distance": float((self._means - self._targets).square().sum())}
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing private is kept."""
-        return {}
+        """The fakes' moving mean: made of fakes alone."""
+        return {"means": self._means, "steps": self._steps}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Nothing to restore."""
+        """The inverse of `state`."""
+        self._means.copy_(tensors["means"])
+        self._steps.copy_(tensors["steps"])

@@ -57,17 +57,28 @@ class Generator:
         if device.type == "cuda":
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.averaged = copy.deepcopy(self.network).requires_grad_(False)
-        self.adam = torch.optim.Adam(self.network.parameters(), lr=optimizer.learning_rate, betas=optimizer.betas)
-        self.updates = 0
+        self.updates = torch.zeros((), device=device)  # a tensor, as all that changes in a step: it can be captured
+        self._rate = torch.zeros((), device=device)
+        self.adam = torch.optim.Adam(
+            self.network.parameters(), lr=self._rate, betas=optimizer.betas, fused=True, capturable=device.type == "cuda"
+        )
 
-    def sample(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
-        """Fakes G(z, y) that carry their graph, with labels; z and y belong to `index` alone."""
+    def latents(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
+        """z_i ~ P_z and labels y_i, which belong to `index` alone."""
         rng = self._streams.generator("latent", *index)
         labels = balanced_labels(count, self.label_set, rng)
         codes = latent_codes(count, self.settings.latent, self.settings.latent_kind, rng)
-        labels = labels.to(self.device)
+        return codes.to(self.device), labels.to(self.device)
+
+    def __call__(self, codes: Tensor, labels: Tensor) -> Tensor:
+        """G(z, y), carrying its graph."""
         with self._precision():
-            return self.network(codes.to(self.device), labels), labels
+            return self.network(codes, labels)
+
+    def sample(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
+        """Fakes with their labels; those of one `index` have the same codes."""
+        codes, labels = self.latents(count, *index)
+        return self(codes, labels), labels
 
     @torch.no_grad()
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
@@ -76,8 +87,7 @@ class Generator:
 
     def descend(self, fake: Tensor, upstream: Tensor) -> None:
         """theta_G <- theta_G - eta_G (1/B) sum_i upstream_i . J G(z_i): the chain-rule equation, then Adam."""
-        for group in self.adam.param_groups:
-            group["lr"] = self.options.learning_rate * self._rate_now()
+        self._rate.copy_(self._rate_now())
         self.adam.zero_grad(set_to_none=True)
         fake.backward(gradient=upstream / fake.shape[0])
         self.adam.step()
@@ -87,6 +97,8 @@ class Generator:
     def released_network(self, *, batches: int = 20, batch_size: int = 500) -> nn.Module:
         """The averaged network, its batch statistics estimated anew from its own samples, ready to be published."""
         network = copy.deepcopy(self.averaged)
+        for mine, current in zip(network.buffers(), self.network.buffers(), strict=True):
+            mine.copy_(current)
         norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in norms:
             norm.reset_running_stats()
@@ -102,7 +114,7 @@ class Generator:
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
-        tensors = {"updates": torch.tensor(self.updates), "label_set": torch.from_numpy(self.label_set)}
+        tensors = {"updates": self.updates, "label_set": torch.from_numpy(self.label_set)}
         tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
         for index, slots in self.adam.state_dict()["state"].items():
@@ -111,7 +123,8 @@ class Generator:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        self.updates, self.label_set = int(tensors["updates"]), tensors["label_set"].numpy()
+        self.updates.copy_(tensors["updates"])
+        self.label_set = tensors["label_set"].numpy()
         for name, module in (("network.", self.network), ("averaged.", self.averaged)):
             module.load_state_dict({k[len(name) :]: v for k, v in tensors.items() if k.startswith(name)})
         state: dict[int, dict[str, Tensor]] = {}
@@ -120,20 +133,21 @@ class Generator:
                 _, index, slot = key.split(".")
                 state.setdefault(int(index), {})[slot] = value
         self.adam.load_state_dict({"state": state, "param_groups": self.adam.state_dict()["param_groups"]})
+        self.adam.param_groups[0]["lr"] = self._rate  # loading made a copy
 
-    def _rate_now(self) -> float:
-        warm = min(1.0, (self.updates + 1) / max(1, self.options.warm_up))
-        left = 1.0 - self.updates / max(1, self._planned) if self.options.decay else 1.0
-        return warm * max(0.0, left)
+    def _rate_now(self) -> Tensor:
+        """The learning rate: up in `warm_up` updates, then (with `decay`) down in a line to the last planned one."""
+        warm = ((self.updates + 1) / max(1, self.options.warm_up)).clamp(max=1.0)
+        left = (1.0 - self.updates / max(1, self._planned)).clamp(min=0.0) if self.options.decay else 1.0
+        return self.options.learning_rate * warm * left
 
     @torch.no_grad()
     def _average(self) -> None:
-        keep = min(self.options.average, self.updates / (self.updates + 10))  # the start is soon forgotten
+        keep = (self.updates / (self.updates + 10)).clamp(max=self.options.average)  # the start is soon forgotten
         ours: list[Tensor] = list(self.averaged.parameters())
-        theirs: list[Tensor] = list(self.network.parameters())
-        torch._foreach_lerp_(ours, theirs, 1.0 - keep)
-        for mine, current in zip(self.averaged.buffers(), self.network.buffers()):
-            mine.copy_(current)
+        apart = torch._foreach_sub(list(self.network.parameters()), ours)
+        torch._foreach_mul_(apart, 1 - keep)
+        torch._foreach_add_(ours, apart)
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._mixed:

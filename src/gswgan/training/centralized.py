@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
@@ -22,6 +23,7 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Ledger, Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
+from gswgan.training.captured import Captured
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.publish import publish
@@ -50,11 +52,18 @@ def train(
     The critic has been prepared: the kernel critic made its one release, the ensemble cut its shards and
     warmed up.
     """
-    for step in range(start, plan.training.steps):
-        critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
-        fake, labels = generator.sample(plan.training.batch_size, step)  # G(z_i), z_i ~ P_z
+
+    def update(codes: Tensor, labels: Tensor) -> None:
+        fake = generator(codes, labels)  # G(z_i)
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
+
+    if generator.device.type == "cuda" and critic.can_be_captured:
+        update = Captured(update)
+    for step in range(start, plan.training.steps):
+        critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
+        codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
+        update(codes, labels)
         if after_step(step + 1):
             return step + 1
     return plan.training.steps
@@ -158,8 +167,16 @@ def make_critic(
 
     def kernel(mechanism: GaussianMechanism | None) -> Critic:
         assert isinstance(plan.critic, KernelSettings)
-        features = RandomFeatures(plan.critic, facts.pixels, device)
-        return KernelCritic(features, mechanism, folder.embedding, blocks=plan.training.feature_blocks)
+        features = RandomFeatures(plan.critic, facts.channels, facts.image_size, device)
+        training = plan.training
+        return KernelCritic(
+            features,
+            mechanism,
+            folder.embedding,
+            blocks=training.feature_blocks,
+            memory=training.memory,
+            smoothing=training.smoothing,
+        )
 
     if plan.source is not None:  # a released embedding is used again: no data, no mechanism
         return kernel(None)

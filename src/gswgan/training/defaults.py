@@ -29,13 +29,16 @@ class Defaults:
     training: TrainingSettings
 
 
-LOUD = 0.03
-"""Above this noise on a class's score (its range is 1) a longer length scale and a shorter training serve better."""
+# What the recipe depends on is the noise in a fake's gradient (docs/choosing.md): 0.0077 for MNIST and Fashion-MNIST at
+# epsilon 10, 0.057 at epsilon 1, 0.47 at epsilon 0.1; 0.09 for digits at epsilon 10.
+QUIET = 0.008
+"""Up to this noise nothing is held back: the noise is not what limits the images."""
 
+LOUD = 0.3
+"""Above this noise a long training would fit it."""
 
-def length_scale(facts: Facts, *, loud: bool) -> float:
-    """A length scale for images of this shape: 1.5 at 8x8, 4 at 28x28, which served digits and clothes alike."""
-    return round(0.295 * facts.image_size**0.782 * math.sqrt(facts.channels) * (4 / 3 if loud else 1), 2)
+LONGEST_MEMORY = 0.99
+"""A longer one lags behind the generator."""
 
 
 def score_noise(facts: Facts, noise_std: float) -> float:
@@ -45,26 +48,62 @@ def score_noise(facts: Facts, noise_std: float) -> float:
     return noise_std * facts.classes / facts.persons
 
 
+def gradient_noise(facts: Facts, noise_std: float) -> float:
+    """Length of the noise in a fake's gradient, over the longest gradient without noise (docs/choosing.md)."""
+    return math.sqrt(math.e * facts.pixels) * score_noise(facts, noise_std)
+
+
+def length_scale(facts: Facts, noise: float) -> float:
+    """For images of this shape: a seventh of the side, 4 at 28x28; longer where there is noise to be averaged over."""
+    longer = max(1.0, noise / QUIET) ** 0.125
+    return round(facts.image_size / 7 * math.sqrt(facts.channels) * longer, 2)
+
+
+def memory(features: int, score: float, fakes: float) -> float:
+    """How much the fakes' mean embedding keeps of itself, for so many fakes of a class in a step.
+
+    The released embedding is off by features x (noise on a score)^2, squared. The mean of m fakes is off by 1 / m; it
+    need not be better than a quarter of that, and a better one would only help to fit the noise.
+    """
+    enough = 4 / (features * score**2)
+    return round(min(LONGEST_MEMORY, max(0.0, (enough - fakes) / (enough + fakes))), 4)
+
+
+def smoothing(facts: Facts, noise: float) -> float:
+    """Pixels to smooth the answers over: none where it is quiet, 0.7 at 28x28 at epsilon 1, 1.5 at epsilon 0.1."""
+    return round(0.03 * facts.image_size * math.log10(max(1.0, noise / QUIET)), 2)
+
+
 def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
     """The kernel critic: features and length scale by the shape and the noise; generator and steps by the device."""
     tiny, fast = facts.image_size <= TINY, device.startswith("cuda")
-    loud = score_noise(facts, noise_std) > LOUD
-    critic = KernelSettings(features=4096 if tiny else 16384, length_scales=(length_scale(facts, loud=loud),))
+    noise = gradient_noise(facts, noise_std)
+    scale = length_scale(facts, noise)
+    batch = min(2000, max(200, 20 * facts.classes))
     if tiny:
+        critic = KernelSettings(features=4096, length_scales=(scale,))
         generator = GeneratorSettings(architecture="mlp", width=256)
         optimizer = OptimizerSettings(learning_rate=3e-3, warm_up=50, decay=True)
-        training = TrainingSettings(steps=3000, batch_size=min(1000, max(200, 20 * facts.classes)))
-    elif fast:
-        generator = GeneratorSettings(architecture="resnet", width=64)
-        optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True)
-        batch = min(2000, max(500, 100 * facts.classes))
-        training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
+        training = TrainingSettings(steps=3000, batch_size=batch)
     else:
-        generator = GeneratorSettings(architecture="dcgan", width=16)
-        optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True)
-        batch = min(1000, max(250, 25 * facts.classes))
-        training = TrainingSettings(steps=3500, batch_size=batch, feature_blocks=4)
-    if loud:  # long training would fit the noise
+        critic = KernelSettings(features=32768, length_scales=(scale,))
+        if noise < 2 * QUIET:  # neighbourhoods can be compared as well
+            window = round(facts.image_size / 7, 2)
+            critic = replace(critic, length_scales=(scale, scale / 2), windows=(0.0, window))
+        if fast:
+            generator = GeneratorSettings(architecture="resnet", width=64)
+            optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True, average=0.998)
+            training = TrainingSettings(steps=9000, batch_size=batch, mixed_precision=True)
+        else:
+            generator = GeneratorSettings(architecture="dcgan", width=16)
+            optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
+            training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
+    training = replace(
+        training,
+        memory=memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes),
+        smoothing=smoothing(facts, noise),
+    )
+    if noise > LOUD:
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
         training = replace(training, steps=training.steps // 5)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)

@@ -134,6 +134,8 @@ class TrainingSettings:
     steps: int
     batch_size: int
     feature_blocks: int = 1  # kernel: the features are used a block at a time
+    memory: float = 0.0  # kernel: of the fakes' mean embedding, from step to step
+    smoothing: float = 0.0  # kernel: of the answers, in pixels
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
@@ -188,6 +190,8 @@ class Plan:
             if not scales or self.critic.features % 2 or blocks > self.critic.features // 2:
                 features = (self.critic.features, scales, blocks)
                 raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
+            if len(self.critic.windows) != scales:
+                raise PlanError("windows", self.critic.windows, f"{scales}, one for each length scale")
         else:
             units = self.facts.persons or self.facts.records
             if self.privacy.shards is None or self.privacy.shards > units:

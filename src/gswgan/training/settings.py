@@ -33,7 +33,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "updates": (1, 10_000), "learning_batch": (1, 2**20), "warm_start": (0, MOST_STEPS), "warm_up": (0, MOST_STEPS),
     "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
     "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),
-    "betas": (0.0, 1 - 1e-9), "average": (0.0, 1 - 1e-9), "length_scales": (1e-6, 1e6),
+    "betas": (0.0, 1 - 1e-9), "average": (0.0, 1 - 1e-9), "length_scales": (1e-6, 1e6), "windows": (0.0, 1e6),
+    "memory": (0.0, 1 - 1e-9), "smoothing": (0.0, 64.0),
 }  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""The recipe follows from public facts and the noise."""
+
+from __future__ import annotations
+
+import pytest
+
+from gswgan.training.defaults import QUIET, gradient_noise, kernel_defaults, length_scale, memory, smoothing
+from gswgan.training.plan import Facts
+
+
+def facts(records: int = 60_000, classes: int = 10, size: int = 28, channels: int = 1) -> Facts:
+    names = tuple(str(label) for label in range(classes))
+    return Facts(
+        data="made", records=records, persons=None, classes=classes, class_names=names, labelled=classes > 1,
+        image_size=size, channels=channels,
+    )  # fmt: skip
+
+
+def test_the_moving_mean_is_as_exact_as_the_release_deserves() -> None:
+    """1 / (effective number of fakes) is a quarter of D x noise^2; a moving mean of n keeps n (1 + k) / (1 - k)."""
+    features, score, fakes = 32768, 0.00046, 20
+    kept = memory(features, score, fakes)
+    effective = fakes * (1 + kept) / (1 - kept)
+    assert 1 / effective == pytest.approx(features * score**2 / 4, rel=0.01)
+    assert memory(features, 1e-6, fakes) == 0.99  # never so long that it lags
+    assert memory(features, 0.1, fakes) == 0.0
+
+
+def test_the_more_noise_the_longer_the_scale_and_the_smoother_the_answers() -> None:
+    quiet = facts()
+    assert length_scale(quiet, QUIET / 2) == 4.0
+    assert smoothing(quiet, QUIET / 2) == 0.0
+    scales = [length_scale(quiet, noise) for noise in (0.008, 0.06, 0.5)]
+    smooth = [smoothing(quiet, noise) for noise in (0.008, 0.06, 0.5)]
+    assert scales == sorted(scales)
+    assert smooth == sorted(smooth)
+    assert smooth[-1] < 2
+
+
+def test_the_recipe_scales_with_the_facts() -> None:
+    """Side, channels, classes and records; epsilon 10 for MNIST is noise 1."""
+    mnist = kernel_defaults(facts(), 1.0, "cuda")
+    assert gradient_noise(facts(), 1.0) == pytest.approx(0.0077, abs=1e-4)
+    assert mnist.critic.length_scales == (4.0, 2.0)
+    assert mnist.critic.windows == (0.0, 4.0)
+    assert kernel_defaults(facts(), 7.46, "cuda").critic.windows == (0.0,)  # too much noise for neighbourhoods
+    assert kernel_defaults(facts(size=56), 1.0, "cuda").critic.length_scales[0] > 7
+    assert kernel_defaults(facts(classes=62), 1.0, "cuda").training.batch_size == 1240
+    assert kernel_defaults(facts(classes=1), 1.0, "cuda").training.batch_size == 200
+    few, many = kernel_defaults(facts(records=600), 1.0, "cuda"), kernel_defaults(facts(records=600_000), 1.0, "cuda")
+    assert few.training.steps < many.training.steps
+    for device in ("cpu", "cuda"):  # what is released does not depend on the device
+        assert kernel_defaults(facts(), 1.0, device).critic == mnist.critic
