@@ -65,7 +65,9 @@ def release(number: int, features: int, device: str) -> dict[str, Any]:
         embed(data, random_features, mechanism)
         seconds = time.perf_counter() - began
     row = {"n": number, "features": features, "seconds": seconds, "extra_mib": (_peak(where) - before) / 2**20}
-    print(f"release: n {number:>9,} D {features}: {seconds:8.2f} s, {row['extra_mib']:.0f} MiB above the data", flush=True)
+    print(
+        f"release: n {number:>9,} D {features}: {seconds:8.2f} s, {row['extra_mib']:.0f} MiB above the data", flush=True
+    )
     return row
 
 

@@ -3,9 +3,9 @@
     gswgan train --data mnist --device cuda --save-plan mnist-eps10.json
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
-Each plan NAME.json leaves OUT/NAME-TAG.json. FID is that of 60,000 synthetic images against the training set, the Inception
-Score is by a judge trained on the training set; both are left out without `--inception-weights` or the `fid` extra, and
-with `--only cnn`. MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
+Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,000 synthetic images against the training
+set, the Inception Score is by a judge trained on the training set; `--only cnn` leaves both out. MNIST and Fashion-MNIST
+are public, so the figures may be published; on private data they may not.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def test_blocks_take_turns_and_remember_their_own(prepared) -> None:
 def test_the_moving_mean_survives_a_stop(prepared) -> None:
     one, other = prepared(memory=0.9), prepared(memory=0.9)
     labels = torch.arange(6) % 3
-    for step in range(5):
+    for _ in range(5):
         one.upstream_gradient(torch.rand(6, 1, 8, 8), labels)
     other.load_state({name: value.clone() for name, value in one.state().items()})
     fake = torch.rand(6, 1, 8, 8)

@@ -112,8 +112,7 @@ def _loud(found: Comparison) -> str:
 
 def _critic(plan: Plan) -> str:
     if isinstance(plan.critic, KernelSettings):
-        scales = ", ".join(f"{scale:g}" for scale in plan.critic.length_scales)
-        return f"kernel, {plan.critic.features} random features, length scale {scales}"
+        return f"kernel, {plan.critic.features} random features, length scale {plan.critic.scales}"
     return f"ensemble of {plan.privacy.shards} critics of width {plan.critic.width}"
 
 

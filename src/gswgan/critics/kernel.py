@@ -45,6 +45,14 @@ class KernelSettings:
     windows: tuple[float, ...] = (0.0,)
     seed: int = 0  # of the random frequencies
 
+    @property
+    def scales(self) -> str:
+        """The length scales in words."""
+        pairs = zip(self.length_scales, self.windows, strict=True)
+        return ", ".join(
+            f"{scale:.3g} in windows of {window:.3g}" if window else f"{scale:.3g}" for scale, window in pairs
+        )
+
 
 class RandomFeatures:
     """phi(x) = sqrt(2/D) (cos w_j.x, sin w_j.x), j = 1..D/2, w_j ~ N(0, I / length_scale^2): public, |phi(x)| = 1.
@@ -163,7 +171,7 @@ def _person_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]
 
 
 def gaussian_blur(side: int, radius: float) -> Tensor:
-    """[side, side]: blurs a row of pixels by a Gaussian of this radius; symmetric, away from the edges it adds up to 1."""
+    """[side, side]: blurs a row of pixels by a Gaussian of this radius; symmetric, its rows add up to at most 1."""
     place = torch.arange(side)
     blur = torch.exp(-((place[:, None] - place) ** 2) / (2 * radius**2))
     return blur / blur.sum(dim=1).max()
@@ -245,7 +253,7 @@ class KernelCritic:
 
         With m the mean embedding of a class of n fakes, t its target and p_i = W x_i, the gradient of |m - t|^2 is
         (2/n) sqrt(2/D) (cos p_i (m - t)_sin - sin p_i (m - t)_cos) W. The mean of the *other* fakes, n m / (n - 1) up
-        to what is orthogonal to the gradient, makes it unbiased: the plain square rewards less variety by (1 - |m|^2)/n.
+        to what is orthogonal to the gradient, makes it unbiased: the plain square rewards less variety.
         """
         frequencies = self.features.frequencies[:, self._part]
         angles = fake.flatten(1) @ frequencies

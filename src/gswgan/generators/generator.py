@@ -60,7 +60,11 @@ class Generator:
         self.updates = torch.zeros((), device=device)  # a tensor, as all that changes in a step: it can be captured
         self._rate = torch.zeros((), device=device)
         self.adam = torch.optim.Adam(
-            self.network.parameters(), lr=self._rate, betas=optimizer.betas, fused=True, capturable=device.type == "cuda"
+            self.network.parameters(),
+            lr=self._rate,
+            betas=optimizer.betas,
+            fused=True,
+            capturable=device.type == "cuda",
         )
 
     def latents(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ TITLES = {
     "bernoulli_nb": "Bernoulli NB",
     "adaboost": "AdaBoost",
     "xgboost": "XGBoost",
-    "distance": "Squared distance, up to a constant",
+    "distance": "Squared distance to the release, its noise included",
     "critic_loss": "Mean loss of the critics",
     "participants": "Critics that took part",
     "norm_before": "Before clipping",

@@ -169,8 +169,7 @@ def making(release: Release) -> list[tuple[str, str]]:
     facts, privacy, generator, training = plan.facts, plan.privacy, plan.generator, plan.training
     persons = f" of {plural(facts.persons, 'person')}" if facts.persons else ""
     if isinstance(plan.critic, KernelSettings):
-        scales = ", ".join(figure(scale) for scale in plan.critic.length_scales)
-        critic = f"kernel: {plan.critic.features:,} random features, length scale {scales}"
+        critic = f"kernel: {plan.critic.features:,} random features, length scale {plan.critic.scales}"
     else:
         critic = (
             f"{privacy.shards or 1:,} networks of width {plan.critic.width}, each with its own part of the data; "
