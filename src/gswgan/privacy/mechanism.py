@@ -32,8 +32,8 @@ from gswgan.privacy.randomness import Streams
 GRID_BITS = 26
 """One clip_norm is 2^26 grid steps: 10^10 rows fit into 63 bits, and a step is far below the noise."""
 
-MARGIN = 1.0 - 2.0**-36
-"""Makes up for the rounding of a float64 norm over up to 2 x 10^5 coordinates: no row misses its bound."""
+MARGIN = 2.0**-36
+"""By how much a row is shortened for each 2 x 10^5 coordinates: makes up for the rounding of a float64 norm."""
 
 MOST_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
@@ -55,9 +55,10 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     """Rows [..., width] as integers on the grid, of norm at most 2^GRID_BITS: non-finite rows become zero.
 
     clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector). The
-    norm is checked once more in integers; a row that failed would become zero (none does up to 2 x 10^5 columns).
+    norm is checked once more in integers; a row that failed would become zero (none does).
     """
     width = rows.shape[-1]
+    shorter = 1.0 - MARGIN * max(1.0, width / 2e5)
     exact = torch.nn.functional.pad(rows.to(torch.float64), (0, -width % 4))  # CUDA reduces aligned rows alike
     finite = torch.isfinite(exact).all(dim=-1, keepdim=True)
     exact = torch.where(finite, exact, torch.zeros((), dtype=torch.float64, device=rows.device))
@@ -65,7 +66,7 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     shape = exact / peak  # entries in [-1, 1]: no square over- or underflows
     length = torch.linalg.vector_norm(shape, dim=-1, keepdim=True)
     clipped = torch.where(peak * length > clip_norm, shape / length.clamp(min=1.0), exact / clip_norm)
-    grid = (clipped * (MARGIN * 2.0**GRID_BITS)).trunc().to(torch.int64)
+    grid = (clipped * (shorter * 2.0**GRID_BITS)).trunc().to(torch.int64)
     fits = (grid * grid).sum(dim=-1, keepdim=True) <= 1 << 2 * GRID_BITS  # in integers: no rounding to trust
     return (grid * fits)[..., :width]
 
