@@ -98,14 +98,11 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
             generator = GeneratorSettings(architecture="dcgan", width=16)
             optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
             training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
-    training = replace(
-        training,
-        memory=memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes),
-        smoothing=smoothing(facts, noise),
-    )
+    kept = 0.95 if tiny else memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes)
+    training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
-        training = replace(training, steps=training.steps // 5)
+        training = replace(training, steps=training.steps // 5, memory=0.0)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
 
 
