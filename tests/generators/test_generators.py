@@ -15,7 +15,7 @@ from gswgan.privacy import Streams
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("architecture", ["resnet", "dcgan", "mlp"])
+@pytest.mark.parametrize("architecture", ["resnet", "dcgan", "bilinear", "mlp"])
 @pytest.mark.parametrize(("size", "channels", "classes"), [(8, 1, 10), (28, 1, 1), (30, 3, 2), (64, 3, 5)])
 def test_every_shape(architecture: str, size: int, channels: int, classes: int) -> None:
     settings = GeneratorSettings(architecture=architecture, width=8, spectral_norm=size == 8)

@@ -49,5 +49,6 @@ def test_the_recipe_scales_with_the_facts() -> None:
     assert kernel_defaults(facts(classes=1), 1.0, "cuda").training.batch_size == 200
     few, many = kernel_defaults(facts(records=600), 1.0, "cuda"), kernel_defaults(facts(records=600_000), 1.0, "cuda")
     assert few.training.steps < many.training.steps
-    for device in ("cpu", "cuda"):  # what is released does not depend on the device
-        assert kernel_defaults(facts(), 1.0, device).critic == mnist.critic
+    for noise_std in (1.0, 7.46):  # what is released does not depend on the device
+        here, there = (kernel_defaults(facts(), noise_std, device) for device in ("cpu", "cuda"))
+        assert here.critic == there.critic

@@ -41,7 +41,8 @@ def train(
         rich_help_panel=_GUARANTEE)] = None,
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
-    method: Annotated[str, typer.Option(help="The method: gswgan.", rich_help_panel=_RUN)] = "gswgan",
+    method: Annotated[str, typer.Option(
+        help="gswgan, or a baseline: dp-merf (Harder et al. 2021).", rich_help_panel=_RUN)] = "gswgan",
     preset: Annotated[str | None, typer.Option(
         help="default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison).",
         rich_help_panel=_RUN)] = None,
@@ -82,16 +83,19 @@ def train(
     """
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts, Plan
-    from gswgan.training.planner import doubts, make_plan
+    from gswgan.training.planner import METHODS, doubts, make_plan
     from gswgan.training.run_folder import RunFolder
 
-    if method != "gswgan":
-        raise PlanError("method", method, "gswgan", "Leave --method out.")
+    if method not in METHODS:
+        raise PlanError("method", method, "one of " + ", ".join(METHODS), "Leave --method out for GS-WGAN.")
+    if method != "gswgan" and preset is not None:
+        raise PlanError("preset", preset, f"no --preset with --method {method}", "Leave one of them out.")
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued = resume is not None or source is not None
     fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
     fixed |= {"--insecure-reproducible": insecure_reproducible or None}
+    fixed |= {"--method": None if method == "gswgan" else method}
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
         fixed |= {"--dry-run": dry_run or None, "--save-plan": save_plan, "--out": out if resume else None}
@@ -134,8 +138,8 @@ def train(
         _check_fits(folder.plan(), images)
     else:
         plan = Plan.load(plan_file) if plan_file is not None else make_plan(
-            Facts.of(images), preset=preset or "default", epsilon=epsilon, delta=delta, shards=shards, steps=steps,
-            seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
+            Facts.of(images), preset=preset or METHODS[method], epsilon=epsilon, delta=delta, shards=shards,
+            steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
         _check_fits(plan, images)
         for doubt in doubts(plan, images):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
+from gswgan.generators.bilinear import BilinearGenerator
 from gswgan.generators.dcgan import DCGANGenerator
 from gswgan.generators.latent import LatentKind
 from gswgan.generators.mlp import MLPGenerator
@@ -19,7 +21,7 @@ __all__ = ["GeneratorSettings", "build_network"]
 class GeneratorSettings:
     """The network and its latent code."""
 
-    architecture: Literal["resnet", "dcgan", "mlp"]
+    architecture: Literal["resnet", "dcgan", "bilinear", "mlp"]
     width: int
     latent: int = 10
     latent_kind: LatentKind = "normal"
@@ -28,8 +30,10 @@ class GeneratorSettings:
 
 def build_network(settings: GeneratorSettings, *, classes: int, channels: int, image_size: int) -> nn.Module:
     """An untrained network for images of this shape."""
-    network = {"resnet": ResNetGenerator, "dcgan": DCGANGenerator, "mlp": MLPGenerator}[settings.architecture]
-    return network(
+    kinds: dict[str, Callable[..., nn.Module]] = {
+        "resnet": ResNetGenerator, "dcgan": DCGANGenerator, "bilinear": BilinearGenerator, "mlp": MLPGenerator,
+    }  # fmt: skip
+    return kinds[settings.architecture](
         latent=settings.latent,
         classes=classes,
         channels=channels,

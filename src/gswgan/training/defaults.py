@@ -85,11 +85,9 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
         generator = GeneratorSettings(architecture="mlp", width=256)
         optimizer = OptimizerSettings(learning_rate=3e-3, warm_up=50, decay=True)
         training = TrainingSettings(steps=3000, batch_size=batch)
-    else:
-        critic = KernelSettings(features=32768, length_scales=(scale,))
-        if noise < 2 * QUIET:  # neighbourhoods can be compared as well
-            window = round(facts.image_size / 7, 2)
-            critic = replace(critic, length_scales=(scale, scale / 2), windows=(0.0, window))
+    elif noise < 2 * QUIET:
+        window = round(facts.image_size / 7, 2)  # half of the features compare neighbourhoods
+        critic = KernelSettings(features=32768, length_scales=(scale, scale / 2), windows=(0.0, window))
         if fast:
             generator = GeneratorSettings(architecture="resnet", width=64)
             optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True, average=0.998)
@@ -98,6 +96,11 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
             generator = GeneratorSettings(architecture="dcgan", width=16)
             optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
             training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
+    else:  # a generator that can hardly draw noise: its last layers only smooth and scale
+        critic = KernelSettings(features=4096, length_scales=(scale,))
+        generator = GeneratorSettings(architecture="bilinear", width=32 if fast else 16)
+        optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True)
+        training = TrainingSettings(steps=4000, batch_size=batch if fast else batch // 2)
     kept = 0.95 if tiny else memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes)
     training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from gswgan.baselines.dp_merf import dp_merf_defaults
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import RARE, KernelSettings
 from gswgan.data import ImageData
@@ -20,7 +21,11 @@ from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_relea
 from gswgan.training.plan import Facts, LowerBound, Plan, PrivacySettings
 from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, from_plain, to_plain
 
-PRESETS = ("default", "ensemble", "paper", "paper-federated")
+PRESETS = ("default", "ensemble", "paper", "paper-federated", "dp-merf")
+
+METHODS = {"gswgan": "default", "dp-merf": "dp-merf"}
+"""Every method with its first preset."""
+
 CURVE_POINTS = 8
 
 
@@ -65,7 +70,12 @@ def make_plan(
             what, units, f"at least {needed} at this epsilon, or no class could be told from the noise",
             f"Use more {what} or a larger --epsilon.",
         )  # fmt: skip
-    defaults = kernel_defaults(facts, privacy.noise_std, device) if is_kernel else ensemble_defaults(facts, device)
+    if table.get("method") == "dp-merf":
+        defaults = dp_merf_defaults(facts)
+    elif is_kernel:
+        defaults = kernel_defaults(facts, privacy.noise_std, device)
+    else:
+        defaults = ensemble_defaults(facts, device)
     defaults = _with_preset(defaults, table)
     if is_kernel:
         training = defaults.training
