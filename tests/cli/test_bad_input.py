@@ -361,7 +361,9 @@ BAD: list[tuple[str, Files, str, str]] = [
      "preset = 'paper-federated': expected a centralized preset. This one can be accounted for, not trained: "
      "`gswgan privacy account --preset paper-federated`."),
     ("an unknown method", {}, "train --method pategan",
-     "method = 'pategan': expected gswgan. Leave --method out."),
+     "method = 'pategan': expected one of gswgan, dp-merf. Leave --method out for GS-WGAN."),
+    ("a preset of another method", {}, "train --method dp-merf --preset paper",
+     "preset = 'paper': expected no --preset with --method dp-merf. Leave one of them out."),
     ("an unknown device", {}, "train --device tpu",
      "device = 'tpu': expected cpu, cuda, cuda:N or auto. Leave --device out to let it be chosen."),
     ("a device with a bad number", {}, "train --device cpu:x",

@@ -21,7 +21,8 @@ from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_relea
 from gswgan.training.plan import Facts, LowerBound, Plan, PrivacySettings
 from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, from_plain, to_plain
 
-PRESETS = ("default", "ensemble", "paper", "paper-federated", "dp-merf")
+PRESETS = ("default", "ensemble", "paper", "paper-federated")
+"""Those of GS-WGAN."""
 
 METHODS = {"gswgan": "default", "dp-merf": "dp-merf"}
 """Every method with its first preset."""
@@ -31,7 +32,7 @@ CURVE_POINTS = 8
 
 def load_preset(name: str) -> dict[str, Any]:
     """A preset as plain data; it is part of the installed package."""
-    if name not in PRESETS:
+    if name not in (*PRESETS, *METHODS.values()):
         raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
     return tomllib.loads((resources.files("gswgan.presets") / f"{name}.toml").read_text())
 
