@@ -1,7 +1,7 @@
 """The privacy core: events, the mechanism, the ledger, the accountant. It knows nothing of GANs or images.
 
-Read in this order: events.py (what a release is), mechanism.py (how one happens), ledger.py (how it is
-recorded), accountant.py (what it costs), then randomness.py, calibration.py and claims.py.
+Read in this order: events.py (what a release is), mechanism.py and votes.py (how one happens), ledger.py (how it
+is recorded), accountant.py (what it costs), then randomness.py, calibration.py and claims.py.
 """
 
 from __future__ import annotations
@@ -12,34 +12,39 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gswgan.privacy.accountant import Accountant, PrivacyCost
     from gswgan.privacy.calibration import calibrate
-    from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Repeated, Sampled
+    from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Laplace, Repeated, Sampled
     from gswgan.privacy.ledger import Ledger
     from gswgan.privacy.mechanism import GaussianMechanism, Released
     from gswgan.privacy.randomness import Streams
+    from gswgan.privacy.votes import Ballot, VoteMechanism
 
 _HOME = {
     "accountant": ("Accountant", "PrivacyCost"),
     "calibration": ("calibrate",),
-    "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Repeated", "Sampled"),
+    "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "ledger": ("Ledger",),
     "mechanism": ("GaussianMechanism", "Released"),
     "randomness": ("Streams",),
+    "votes": ("Ballot", "VoteMechanism"),
 }
 
 __all__ = [
     "Accountant",
+    "Ballot",
     "Composed",
     "Contribution",
     "DrawnOne",
     "Event",
     "Gaussian",
     "GaussianMechanism",
+    "Laplace",
     "Ledger",
     "PrivacyCost",
     "Released",
     "Repeated",
     "Sampled",
     "Streams",
+    "VoteMechanism",
     "calibrate",
 ]
 

@@ -1,7 +1,7 @@
 """What a total of releases costs: epsilon at a delta, for one observer under one neighbouring relation.
 
-Gaussian and Poisson-sampled releases are composed by Google's privacy-loss distributions (dp-accounting), whose
-discretization rounds against us. The paper's draw of one contributor has no such pair (docs/privacy.md, "Why
+Gaussian, Laplace and Poisson-sampled releases are composed by Google's privacy-loss distributions (dp-accounting),
+whose discretization rounds against us. The paper's draw of one contributor has no such pair (docs/privacy.md, "Why
 drawing exactly one is different"): its guarantee shows the draw to the observer and averages delta, exactly,
 over the binomial number of times that the changed contributor was drawn.
 
@@ -26,11 +26,13 @@ from gswgan.privacy.events import (
     DrawnOne,
     Event,
     Gaussian,
+    Laplace,
     Neighbours,
     Sampled,
     check_neighbours,
     gaussian_of,
     tally,
+    unsampled,
 )
 
 PLD = "privacy-loss distribution (dp-accounting, pessimistic)"
@@ -82,9 +84,11 @@ class Accountant:
             return 0.0
         drawn = {single: times for single, times in counts.items() if isinstance(single, DrawnOne)}
         if not drawn:
-            return float(self._compose(event).get_epsilon(delta))
+            pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
+            with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
+                return min(pure, float(self._compose(event).get_epsilon(delta)))
         plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
-        if len(drawn) > 1 or any(isinstance(single, Sampled) for single in counts):
+        if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
             raise PrivacyError(
                 "composition", sorted({type(s).__name__ for s in counts}), "one kind of draw a ledger",
             )  # fmt: skip
@@ -98,14 +102,14 @@ class Accountant:
     def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
         if any(isinstance(single, DrawnOne) for single in self._checked(event)):
-            raise PrivacyError("event", "DrawnOne", "Gaussian and sampled releases")
+            raise PrivacyError("event", "DrawnOne", "Gaussian, Laplace and sampled releases")
         accountant = self._compose(event)
         return np.array([accountant.get_delta(float(epsilon)) for epsilon in epsilons])
 
     def _checked(self, event: Event) -> dict[BaseEvent, int]:
         counts = tally(event)
         for single in counts:
-            found = gaussian_of(single).neighbours
+            found = unsampled(single).neighbours
             if found != self.neighbours:
                 raise PrivacyError("neighbours", found, f"{self.neighbours}, this accountant's relation")
         return counts
@@ -113,31 +117,43 @@ class Accountant:
     def _compose(self, event: Event) -> Any:
         import dp_accounting as dp
 
-        relation = {
-            "replace-one": dp.NeighboringRelation.REPLACE_ONE,
-            "zeroed": dp.NeighboringRelation.REPLACE_SPECIAL,
-        }[self.neighbours]
         counts = tally(event)
         sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
-        plain = sum(gaussian_of(single).mu ** 2 * times for single, times in counts.items() if single not in sampled)
+        laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
+        plain = sum(
+            gaussian_of(single).mu ** 2 * times
+            for single, times in counts.items()
+            if single not in sampled and single not in laplace
+        )
         spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
+        spread += sum(_mean_loss(value) * times for value, times in laplace.items())
+        # dp-accounting has Laplace noise under REPLACE_SPECIAL only; unsampled, all relations are a shift
+        shift = self.neighbours == "zeroed" or bool(laplace)
+        if laplace and sampled:
+            raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
+        relation = dp.NeighboringRelation.REPLACE_SPECIAL if shift else dp.NeighboringRelation.REPLACE_ONE
         parts: list[Any] = []
         if plain > 0:  # Gaussians compose exactly into one Gaussian: their mu^2 add
-            scale = 2.0 if self.neighbours == "replace-one" else 1.0
-            parts.append(dp.GaussianDpEvent(scale / math.sqrt(plain)))
+            parts.append(dp.GaussianDpEvent((1.0 if shift else 2.0) / math.sqrt(plain)))
         for single, times in sampled.items():
             one = dp.PoissonSampledDpEvent(single.rate, dp.GaussianDpEvent(single.event.noise_multiplier))
             parts.append(dp.SelfComposedDpEvent(one, times))
+        for value, times in laplace.items():
+            parts.append(dp.SelfComposedDpEvent(dp.LaplaceDpEvent(value.scale / value.sensitivity), times))
         size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
-        interval = math.sqrt(1e-5 * size / (100 + sum(sampled.values())))
+        many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
+        interval = math.sqrt(1e-5 * size / many)
         accountant = dp.pld.PLDAccountant(relation, value_discretization_interval=interval)
         for part in parts:
             accountant.compose(part)
         return accountant
 
 
-def _mean_loss(single: Sampled) -> float:
-    """About how much one sampled release adds to the privacy loss; it only sets the discretization."""
+def _mean_loss(single: Sampled | Laplace) -> float:
+    """About how much a sampled release or a Laplace value adds to the privacy loss; it only sets the discretization."""
+    if isinstance(single, Laplace):
+        ratio = single.sensitivity / single.scale
+        return ratio + math.expm1(-ratio)
     mu_squared = single.event.mu**2
     return min(single.rate * mu_squared / 2, single.rate**2 * math.expm1(min(mu_squared, 700.0)))
 

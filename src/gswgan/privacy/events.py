@@ -1,8 +1,8 @@
 """What was released, as frozen data: nothing here draws, adds or computes a cost.
 
 One unit everywhere: a `Gaussian` carries the standard deviation of its noise and the L2 sensitivity of what
-the noise was added to, under the neighbouring relation that it names. Sampling wraps a Gaussian, `Repeated`
-and `Composed` wrap anything.
+the noise was added to, under the neighbouring relation that it names; a `Laplace` its scale and by how much how
+many values can move. Sampling wraps a Gaussian, `Repeated` and `Composed` wrap anything.
 """
 
 from __future__ import annotations
@@ -95,6 +95,33 @@ class Gaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Laplace:
+    """Values released once with Laplace noise of this scale on each: a unit moves `values` of them by `sensitivity`.
+
+    At the most. Several values move independently of each other's noise, so their pairs compose. A single value
+    of sensitivity s stands for any vector of L1 sensitivity s as well: go from one vector to the other a
+    coordinate at a time; each move raises the power of a test by no more than the same shift of one Laplace does
+    (half-lines are the best tests of log-concave noise), and these shifts add up to s.
+    """
+
+    scale: float
+    sensitivity: float
+    values: int = 1
+    neighbours: Neighbours = "replace-one"
+
+    def __post_init__(self) -> None:
+        _check("scale", self.scale, 0 < self.scale < math.inf, "a positive finite number")
+        _check("sensitivity", self.sensitivity, 0 < self.sensitivity < math.inf, "a positive finite number")
+        _check_whole("values", self.values, 1)
+        check_neighbours(self.neighbours)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """What holds at delta = 0: the L1 sensitivity over the scale."""
+        return self.values * self.sensitivity / self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sampled:
     """A Gaussian sum to which each unit's holder contributes independently with probability `rate`, in secret."""
 
@@ -136,11 +163,12 @@ class Composed:
     events: tuple[Event, ...]
 
 
-BaseEvent: TypeAlias = Gaussian | Sampled | DrawnOne
+BaseEvent: TypeAlias = Gaussian | Laplace | Sampled | DrawnOne
 Event: TypeAlias = BaseEvent | Repeated | Composed
 
 _KINDS: dict[str, type[Event]] = {
     "gaussian": Gaussian,
+    "laplace": Laplace,
     "sampled": Sampled,
     "drawn-one": DrawnOne,
     "repeated": Repeated,
@@ -148,9 +176,17 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+def unsampled(event: BaseEvent) -> Gaussian | Laplace:
+    """The noisy release inside a single one: what it costs when everybody knows who contributed."""
+    return event.event if isinstance(event, Sampled | DrawnOne) else event
+
+
 def gaussian_of(event: BaseEvent) -> Gaussian:
     """The Gaussian inside a single release."""
-    return event if isinstance(event, Gaussian) else event.event
+    inner = unsampled(event)
+    if not isinstance(inner, Gaussian):
+        raise PrivacyError("event", type(inner).__name__, "a Gaussian release")
+    return inner
 
 
 def flatten(event: Event, times: int = 1) -> Iterator[tuple[BaseEvent, int]]:
@@ -176,10 +212,10 @@ def to_json(event: Event) -> dict[str, Any]:
     """The event as plain data for a ledger or a plan."""
     if isinstance(event, Composed):
         return {"kind": "composed", "events": [to_json(part) for part in event.events]}
-    if isinstance(event, Gaussian):
-        return {"kind": "gaussian", **vars(event)}
-    inner = {"event": to_json(event.event)}
     kind = next(name for name, cls in _KINDS.items() if isinstance(event, cls))
+    if isinstance(event, Gaussian | Laplace):
+        return {"kind": kind, **vars(event)}
+    inner = {"event": to_json(event.event)}
     return {"kind": kind, **{k: v for k, v in vars(event).items() if k != "event"}, **inner}
 
 

@@ -28,10 +28,11 @@ from gswgan.privacy.events import (
     DrawnOne,
     Event,
     Gaussian,
+    Laplace,
     Sampled,
     from_json,
-    gaussian_of,
     to_json,
+    unsampled,
 )
 from gswgan.privacy.randomness import sync_folder
 
@@ -98,7 +99,7 @@ class Ledger:
         for earlier, known in self._fingerprints.get(name, []):
             if known == fingerprint:
                 return earlier
-        entry = Entry(name=name, attempt=attempt, event=event if attempt == 0 else gaussian_of(event))
+        entry = Entry(name=name, attempt=attempt, event=event if attempt == 0 else unsampled(event))
         if self._journal is not None:
             _check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
@@ -212,7 +213,7 @@ def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
 
 def _entry(row: dict[str, Any]) -> Entry:
     name, attempt, event = row["name"], row["attempt"], from_json(row["event"])
-    if not isinstance(event, Gaussian | Sampled | DrawnOne):
+    if not isinstance(event, Gaussian | Laplace | Sampled | DrawnOne):
         raise ValueError(f"{type(event).__name__} is not a single release")
     if type(name) is not str or type(attempt) is not int or attempt < 0:
         raise ValueError("a release has a name and the number of its attempt")

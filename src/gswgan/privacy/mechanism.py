@@ -2,7 +2,7 @@
 
 One call that cannot be half done: what comes in are private rows on any device, what comes out is a released
 array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
-package.
+package, but for votes, which are counted and not clipped (votes.py).
 
 The arithmetic is what the guarantee needs (docs/privacy.md, "Arithmetic"):
 - every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
@@ -71,6 +71,25 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     return (grid * fits)[..., :width]
 
 
+def check_key(ledger: Ledger, streams: Streams) -> None:
+    """Key and ledger belong to one plan."""
+    if streams.context != ledger.context:
+        raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
+
+
+def announce(
+    name: str, exact: NDArray[np.int64], bound: object, event: BaseEvent, ledger: Ledger, streams: Streams
+) -> int:
+    """Put a release of these exact integers into the ledger before its noise is drawn; the attempt selects the noise.
+
+    The fingerprint covers the integers and all that the noise depends on: what differs in anything gets fresh noise.
+    """
+    fingerprint = hashlib.blake2b(key=streams.seed("fingerprint", ledger.observer, name))
+    fingerprint.update(repr((bound, event, exact.shape)).encode())
+    fingerprint.update(np.ascontiguousarray(exact).tobytes())
+    return ledger.record(name, event, fingerprint.hexdigest())
+
+
 class GaussianMechanism:
     """Releases sums of bounded contributions; every release is recorded as `event` in the ledger first."""
 
@@ -87,8 +106,7 @@ class GaussianMechanism:
             )
         if gaussian.noise_std > MOST_NOISE * contribution.clip_norm:
             raise PrivacyError("noise_std", gaussian.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm")
-        if streams.context != ledger.context:
-            raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
+        check_key(ledger, streams)
         self.contribution, self.event, self.ledger = contribution, event, ledger
         self.noise_std = gaussian.noise_std
         self._streams = streams
@@ -100,10 +118,7 @@ class GaussianMechanism:
         the same mechanism is the same release again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
-        fingerprint = hashlib.blake2b(key=self._streams.seed("fingerprint", self.ledger.observer, name))
-        fingerprint.update(repr((self.contribution, self.event, total.shape)).encode())
-        fingerprint.update(np.ascontiguousarray(total).tobytes())
-        attempt = self.ledger.record(name, self.event, fingerprint.hexdigest())
+        attempt = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
         scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
         noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, attempt)
         noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)

@@ -15,8 +15,9 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,10 @@ from gswgan.privacy.errors import PrivacyError
 KEY_BYTES = 32
 
 FLOAT_SLACK = 2.0**-48
-"""More than the error of scipy's inverse normal distribution function, relative to 1 + |z| (it is 2^-51)."""
+"""More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
+
+Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""The point beyond which a symmetric law of scale 1 has a probability p <= 1/2."""
 
 
 class Streams:
@@ -76,17 +80,28 @@ class Streams:
         float64 suffices to see it. Where they do not (a few in a million draws, and the far tail), 128 more bits
         are drawn and decide. So the integers follow the law of a rounded real Gaussian, without holes or a cut.
         """
+        return self._rounded(_gaussian_quantile, shape, scale, purpose, *index)
+
+    def rounded_laplace(
+        self, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
+    ) -> NDArray[np.int64]:
+        """Real Laplace draws of this scale, each rounded to the nearest integer: exactly, as `rounded_gaussian` is."""
+        return self._rounded(_laplace_quantile, shape, scale, purpose, *index)
+
+    def _rounded(
+        self, quantile: Quantile, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
+    ) -> NDArray[np.int64]:
         words = self.words(math.prod(shape), purpose, *index)
         start = words >> np.uint64(1)
         position = start.astype(np.float64)
-        near, far = -ndtri((position + 1.0) * 2.0**-64), -ndtri(position * 2.0**-64)
+        near, far = quantile((position + 1.0) * 2.0**-64), quantile(position * 2.0**-64)
         low = np.rint(scale * (near - FLOAT_SLACK * (1 + near)))
         high = np.rint(scale * (far + FLOAT_SLACK * (1 + far)))
         size = np.where(low == high, low, 0).astype(np.int64)
         for place in np.flatnonzero(low != high):
             more = self.words(2, purpose, *index, "more bits", int(place))
             tail = (int(start[place]) << 128) | (int(more[0]) << 64) | int(more[1])
-            size[place] = _nearest_integer(tail, scale)
+            size[place] = _nearest_integer(quantile, tail, scale)
         return np.where(words & np.uint64(1), -size, size).reshape(shape)
 
     def bernoulli(self, count: int, rate: float, purpose: str, *index: int | str) -> NDArray[np.bool_]:
@@ -106,13 +121,26 @@ class Streams:
         return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
 
 
-def _nearest_integer(tail: int, scale: float) -> int:
+def _gaussian_quantile(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The point beyond which a standard normal has the probability p."""
+    return np.asarray(-ndtri(p))
+
+
+def _laplace_quantile(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The point beyond which a Laplace of scale 1 has the probability p <= 1/2."""
+    with np.errstate(divide="ignore"):  # p = 0 is infinitely far
+        return np.asarray(-np.log(2.0 * p))
+
+
+def _nearest_integer(quantile: Quantile, tail: int, scale: float) -> int:
     """The integer nearest to scale z, where z has the tail probability (tail + 1/2) 2^-192."""
     import mpmath  # on the rare path only
 
     with mpmath.workdps(100):
         p = (mpmath.mpf(tail) + 0.5) / mpmath.mpf(2) ** 192
-        return int(mpmath.nint(scale * mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * p)))
+        gaussian = quantile is _gaussian_quantile
+        z = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * p) if gaussian else -mpmath.log(2 * p)
+        return int(mpmath.nint(scale * z))
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -1,0 +1,52 @@
+"""Teachers for G-PATE and PATE-GAN: discriminators on disjoint shards, the ensemble's critics without its release.
+
+A record is in one shard and a shard has one teacher, so between neighbours (one record replaced) one teacher
+differs: PATE's argument (Papernot et al. 2017). All teachers take part in every step; there is no sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.network import Buffers, CriticShape, Parameters
+from gswgan.errors import RunError
+from gswgan.privacy import GaussianMechanism, Streams
+
+
+class Teachers(Ensemble):
+    """K teachers, each of which has seen its own shard and public fakes. Nothing leaves but by a mechanism of votes."""
+
+    def __init__(
+        self,
+        settings: EnsembleSettings,
+        shape: CriticShape,
+        *,
+        count: int,
+        public: Streams,
+        secret: Streams,
+        device: torch.device,
+    ) -> None:
+        no_mechanism = cast(GaussianMechanism, None)  # only `upstream_gradient` would need one
+        super().__init__(
+            settings, shape, no_mechanism, count=count, sampling="all", rate=1.0, public=public, secret=secret,
+            device=device,
+        )  # fmt: skip
+
+    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> NoReturn:
+        """Teachers vote; their gradients are not released."""
+        raise RunError("upstream_gradient", "of teachers", "votes through a VoteMechanism")
+
+    @torch.no_grad()
+    def ask(self, question: Callable[[Parameters, Buffers], Tensor]) -> Tensor:
+        """Every teacher's answer, [K, ...] in the order of the shards: private."""
+        answers = []
+        for start in range(0, self.count, self.chunk):
+            params, buffers, _ = self._gather(np.arange(start, min(start + self.chunk, self.count)))
+            answers.append(question(params, buffers))
+        return torch.cat(answers)
