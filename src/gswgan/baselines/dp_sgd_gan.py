@@ -1,0 +1,233 @@
+"""DP-SGD GAN: a conditional GAN whose discriminator is trained with DP-SGD (Abadi et al. 2016).
+
+As in DP-CGAN (Torkzadehmahani et al. 2019), which the GS-WGAN paper compares itself with, and in "Private GANs,
+Revisited" (Bie et al. 2023). One update of the discriminator takes each record with probability q by a secret
+coin, clips the gradient of each record's loss in the discriminator's parameters, sums, adds noise: the release.
+The fakes' part of the loss touches no data; its gradients are clipped as the records' are (or the fakes would
+outweigh the records) and get no noise. All that follows is post-processing: the discriminator's weights, how well
+it tells fakes, and what the generator learns through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
+from gswgan.critics.ensemble import QUANTILES
+from gswgan.data import ImageData
+from gswgan.errors import PlanError, PrivacyError
+from gswgan.generators.generator import Generator
+from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy.mechanism import Block
+
+LADDER = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+"""Updates a generator step, where they are raised as the discriminator falls behind (Bie et al. 2023)."""
+
+MEMORY = 0.99
+"""Of the moving average of the accuracy on fakes, from one generator step to the next (Bie et al. 2023)."""
+
+GRACE = 200
+"""Generator steps, at the least, from one rung of the ladder to the next: 2 / (1 - MEMORY) (Bie et al. 2023)."""
+
+AT_ONCE = 2**24
+"""Numbers in the gradients of a chunk of records, at the most: bounds memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSGDGANSettings:
+    """The discriminator and how it learns. The first four, with the number of records, are what the guarantee needs."""
+
+    clip_norm: float
+    noise_multiplier: float  # noise_std over clip_norm
+    learning_batch: int  # records an update, on average
+    releases: int  # updates of the discriminator in the whole run
+    updates: int = 1  # of the discriminator, a generator step (n_dis); at first, if they are raised
+    raise_below: float | None = None  # accuracy on fakes below which updates are raised; None: never
+    width: int = 32
+    learning_rate: float = 2e-4
+    betas: tuple[float, float] = (0.5, 0.999)
+
+    def __post_init__(self) -> None:
+        if self.raise_below is not None and not 0 < self.raise_below < 1:
+            raise PlanError("raise_below", self.raise_below, "an accuracy between 0 and 1, or none")
+
+    @property
+    def most_steps(self) -> int:
+        """Generator steps after which all releases are made, at the latest."""
+        return math.ceil(self.releases / self.updates)
+
+
+PRESETS = {
+    "dp-cgan": DPSGDGANSettings(clip_norm=1.1, noise_multiplier=2.1, learning_batch=600, releases=30_000),
+    "revisited": DPSGDGANSettings(
+        clip_norm=1.0, noise_multiplier=2.0, learning_batch=512, releases=174_000, raise_below=0.6
+    ),
+}
+"""As the GS-WGAN paper's appendix sets DP-SGD GAN, and as Bie et al. 2023 set theirs for Fashion-MNIST."""
+
+
+def contribution(settings: DPSGDGANSettings) -> Contribution:
+    """The most that one record adds to an update: one gradient of norm clip_norm."""
+    return Contribution(clip_norm=settings.clip_norm)
+
+
+def update_event(settings: DPSGDGANSettings, records: int) -> Sampled:
+    """One update of the discriminator."""
+    if not 1 <= settings.learning_batch <= records:
+        raise PlanError("learning_batch", settings.learning_batch, f"a number from 1 to {records}, the records")
+    gaussian = Gaussian(
+        noise_std=settings.noise_multiplier * settings.clip_norm,
+        sensitivity=contribution(settings).sensitivity("replace-one"),
+    )
+    return Sampled(rate=settings.learning_batch / records, event=gaussian)
+
+
+def total_event(settings: DPSGDGANSettings, records: int) -> Event:
+    """The whole run on so many records: the number of updates is fixed, whatever the generator's steps."""
+    return Repeated(event=update_event(settings, records), times=settings.releases)
+
+
+class DPSGDGAN(DiscriminatorCritic):
+    """The discriminator behind its barrier: each update is one release."""
+
+    def __init__(
+        self,
+        settings: DPSGDGANSettings,
+        mechanism: GaussianMechanism,
+        *,
+        image_size: int,
+        channels: int,
+        classes: int,
+        public: Streams,
+        secret: Streams,
+        device: torch.device,
+    ) -> None:
+        """`mechanism` is made of `contribution` and `update_event`; what it records is also what happens here."""
+        super().__init__(
+            image_size=image_size,
+            channels=channels,
+            classes=classes,
+            width=settings.width,
+            learning_rate=settings.learning_rate,
+            betas=settings.betas,
+            public=public,
+            device=device,
+        )
+        if not isinstance(mechanism.event, Sampled) or mechanism.contribution != contribution(settings):
+            found = (mechanism.event, mechanism.contribution)
+            raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient a record")
+        self.settings, self._mechanism, self._secret = settings, mechanism, secret
+        self._rate, self._clip = mechanism.event.rate, mechanism.contribution.clip_norm
+        self._width = sum(parameter.numel() for parameter in self.discriminator.parameters())
+        self._gradients = vmap(grad(self._loss), in_dims=(None, 0, 0, None))
+        self.done, self.updates = 0, settings.updates
+        self._accuracy, self._since = math.nan, 0  # on fakes, a moving average; generator steps on this rung
+        self._participants = 0
+        self._norms: list[Tensor] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether all planned releases are made: the run ends here, there is nothing more to learn."""
+        return self.done >= self.settings.releases
+
+    def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
+        """Put the data on the device, fix the chunks. Nothing leaves."""
+        if data is not None and data.persons is not None:
+            raise PrivacyError("persons", data.number_of_persons, "none: this method protects one record at a time")
+        super().prepare(data, resumed=resumed)
+        self.expected = self._rate * len(self.images)
+        usual = math.ceil(min(len(self.images), self.expected + 2 * math.sqrt(self.expected * (1 - self._rate))))
+        self.chunk = math.ceil(usual / math.ceil(usual * self._width / AT_ONCE))  # one size: kernels never vary
+
+    def learn(self, step: int, generator: Generator) -> None:
+        """n_dis updates of the discriminator, or those that are left; then see how well it tells fakes."""
+        updates = min(self.updates, self.settings.releases - self.done)
+        for update in range(updates):
+            self._update(step, update, generator)
+        if updates and self.settings.raise_below is not None:
+            self._raise_updates(step, generator)
+
+    def draw(self, step: int, update: int) -> np.ndarray:
+        """Who takes part: each record by its own secret coin. No cap, no fixed size, no second draw."""
+        return np.flatnonzero(self._secret.bernoulli(len(self.images), self._rate, "participation", step, update))
+
+    def _update(self, step: int, update: int, generator: Generator) -> None:
+        """theta_D <- Adam(theta_D, (sum clip(g_real) + noise) / (q n) + mean clip(g_fake))."""
+        members = self.draw(step, update)
+        self._participants, self._norms = len(members), []
+        released = self._mechanism.release(
+            f"step {step} update {update}", self._blocks(members), slots=1, width=self._width
+        )
+        self.done += 1
+        real = torch.from_numpy(released.sums[0] / self.expected).to(self.device, torch.float32)
+        fake, labels = generator.fakes(max(2, round(self.expected)), "discriminator", step, update)
+        self.descend(real + self._fake_gradient(fake, self.discriminator.codes(labels)))
+
+    def _loss(self, parameters: dict[str, Tensor], image: Tensor, code: Tensor, real: bool) -> Tensor:
+        """The discriminator's loss on one image."""
+        (logit,) = functional_call(self.discriminator, parameters, (image[None], code[None]))
+        return cross_entropy(logit, real=real)
+
+    def rows(self, images: Tensor, codes: Tensor, *, real: bool) -> Tensor:
+        """The gradient of each image's own loss in all parameters, [n, P]; not clipped."""
+        parameters = {name: value.detach() for name, value in self.discriminator.named_parameters()}
+        found = self._gradients(parameters, images, codes, real)
+        return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
+
+    def _blocks(self, members: np.ndarray) -> Iterator[Block]:
+        """The records' gradients in chunks of one size; the last chunk is filled up with copies that do not count."""
+        for start in range(0, len(members), self.chunk):
+            some = members[start : start + self.chunk]
+            rows = self.rows(*self.records(np.resize(some, self.chunk)), real=True)[: len(some)]
+            self._norms.append(rows.norm(dim=1))
+            yield rows[:, None], None
+
+    def _fake_gradient(self, fake: Tensor, codes: Tensor) -> Tensor:
+        """The mean of the fakes' gradients, each clipped: public."""
+        total = torch.zeros(self._width, device=self.device)
+        for images, labels in zip(fake.split(self.chunk), codes.split(self.chunk)):
+            rows = self.rows(images, labels, real=False)
+            total += (self._clip / rows.norm(dim=1)).clamp(max=1.0) @ rows
+        return total / len(fake)
+
+    @torch.no_grad()
+    def _raise_updates(self, step: int, generator: Generator) -> None:
+        """More updates a generator step from now on where fakes pass for real: seen on fakes alone, so free."""
+        fake, labels = generator.fakes(max(2, round(self.expected)), "accuracy", step)
+        told = (self.discriminator(fake, self.discriminator.codes(labels)) < 0).double().mean().item()
+        self._accuracy = told if math.isnan(self._accuracy) else MEMORY * self._accuracy + (1 - MEMORY) * told
+        self._since += 1
+        assert self.settings.raise_below is not None
+        if self._since >= GRACE and self._accuracy <= self.settings.raise_below:
+            self.updates = next((rung for rung in LADDER if rung > self.updates), self.updates)
+            self._since = 0
+
+    def metrics(self) -> dict[str, Any]:
+        """The last update: who took part, QUANTILES of their gradients' norms before and after clipping (private)."""
+        found: dict[str, Any] = {"releases": self.done, "updates": self.updates, "participants": self._participants}
+        if self.settings.raise_below is not None:
+            found["accuracy_on_fakes"] = self._accuracy
+        if self._norms:
+            norms = torch.cat(self._norms).double().nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+            found["norm_before"] = np.quantile(norms, QUANTILES).tolist()
+            found["norm_after"] = np.quantile(norms.clip(max=self._clip), QUANTILES).tolist()
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, optimizer, how many releases were made and how many updates a step makes."""
+        counts = torch.tensor([self.done, self.updates, self._since])
+        return super().state() | {"counts": counts, "accuracy": torch.tensor(self._accuracy, dtype=torch.float64)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        super().load_state(tensors)
+        self.done, self.updates, self._since = tensors["counts"].tolist()
+        self._accuracy = tensors["accuracy"].item()

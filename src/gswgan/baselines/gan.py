@@ -1,0 +1,73 @@
+"""The non-private GAN: the same discriminator without clipping and noise. An upper reference, never for release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
+from gswgan.generators.generator import Generator
+from gswgan.privacy import Streams
+
+VOID = (
+    "made by a GAN WITHOUT differential privacy: it has NO guarantee, no epsilon, and may reproduce training records; "
+    "for comparison only, not to be published"
+)
+"""For the `void` field of privacy.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GANSettings:
+    """The discriminator and how it learns."""
+
+    learning_batch: int = 128  # records and fakes an update
+    updates: int = 1  # of the discriminator, a generator step
+    width: int = 32
+    learning_rate: float = 2e-4
+    betas: tuple[float, float] = (0.5, 0.999)
+
+
+class GAN(DiscriminatorCritic):
+    """A discriminator that shows the generator what it has seen. There is no barrier here."""
+
+    def __init__(
+        self,
+        settings: GANSettings,
+        *,
+        image_size: int,
+        channels: int,
+        classes: int,
+        public: Streams,
+        device: torch.device,
+    ) -> None:
+        super().__init__(
+            image_size=image_size,
+            channels=channels,
+            classes=classes,
+            width=settings.width,
+            learning_rate=settings.learning_rate,
+            betas=settings.betas,
+            public=public,
+            device=device,
+        )
+        self.settings, self._public, self._loss = settings, public, torch.zeros(())
+
+    def learn(self, step: int, generator: Generator) -> None:
+        """Updates on batches of records and of fakes, as in the GAN of Goodfellow et al. 2014."""
+        size, network = self.settings.learning_batch, self.discriminator
+        for update in range(self.settings.updates):
+            members = self._public.generator("batch", step, update).integers(0, len(self.images), size)
+            fake, labels = generator.fakes(size, "discriminator", step, update)
+            on_real = cross_entropy(network(*self.records(members)), real=True)
+            on_fake = cross_entropy(network(fake, network.codes(labels)), real=False)
+            loss = on_real.mean() + on_fake.mean()
+            self.adam.zero_grad()
+            loss.backward()
+            self.adam.step()
+            self._loss = loss.detach()
+
+    def metrics(self) -> dict[str, Any]:
+        """The loss of the last update."""
+        return {"discriminator_loss": float(self._loss)}
