@@ -1,6 +1,6 @@
 """Three sets that the recipe was not made for, as npz files: then `gswgan train --data FILE --classes N --epsilon 10`.
 
-    python benchmarks/foreign_sets.py /tmp/foreign --femnist femnist-100-writers.npz
+    python benchmarks/foreign_sets.py foreign --femnist femnist-100-writers.npz
 
 - digits-unlabelled.npz: scikit-learn's 8x8 digits without their labels.
 - shapes.npz: made, 32x32 in colour: discs, squares, triangles and rings of any colour on any ground, 20,000 of them.

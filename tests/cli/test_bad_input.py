@@ -393,7 +393,7 @@ BAD: list[tuple[str, Files, str, str]] = [
      "plan = 'plan.json: no JSON': expected a plan saved by `gswgan train --save-plan`. Copy it again, or make a "
      "new one with `gswgan train --save-plan PLAN`."),
     ("a plan of another version", {"plan.json": changed(PLAN, "format_version", 1)}, "train --plan plan.json",
-     "plan.format_version = 1: expected 2. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
+     "plan.format_version = 1: expected 3. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
     ("a plan with an unknown key", {"plan.json": changed(PLAN, "privacy.sigma", 1.07)}, "train --plan plan.json",
      "plan.privacy.sigma = 1.07: expected one of clip_norm, counts, delta, neighbours, noise_std, observer, rate, "
      "releases, rows, sampling, shards, unit. Make the plan with `gswgan train --save-plan PLAN`; do not write it "
@@ -588,7 +588,7 @@ BROKEN = [
      "labels = None: expected classes from 0 to 2 in model.json. Resume the run (gswgan train --resume), or copy the "
      "release again."),
     ("model.json", edited(plan={}), "privacy explain RUN",
-     "plan.format_version = None: expected 2. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
+     "plan.format_version = None: expected 3. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
     ("generator.safetensors", half, "export RUN out",
      "generator = 'RUN/generator.safetensors': expected the weights of a finished run. Resume the run (gswgan train "
      "--resume), or copy the release again."),

@@ -285,3 +285,54 @@ def test_the_moving_mean_survives_a_stop(prepared) -> None:
     assert torch.equal(one.upstream_gradient(fake, labels), other.upstream_gradient(fake, labels))
     assert one.metrics() == other.metrics()
     assert one.metrics()["distance"] > 0
+
+
+def test_answers_are_smoothed_and_nothing_else_is(prepared) -> None:
+    plain, smooth = prepared(), prepared(smoothing=0.8)
+    fake, labels = torch.rand(6, 1, 8, 8), torch.arange(6) % 3
+    sharp, soft = plain.upstream_gradient(fake, labels), smooth.upstream_gradient(fake, labels)
+    blur = kernel.gaussian_blur(8, 0.8)
+    assert torch.allclose(soft, blur @ sharp @ blur.T, atol=1e-6)
+    assert not torch.allclose(soft, sharp, rtol=0.1)
+    assert blur[4].sum() == pytest.approx(1, abs=1e-3)
+    assert torch.equal(blur, blur.T)
+    assert blur[4, 5] / blur[4, 4] == pytest.approx(np.exp(-1 / (2 * 0.8**2)), rel=1e-5)
+    assert plain.metrics() == smooth.metrics()
+
+
+def test_a_block_remembers_as_long_as_the_whole(prepared) -> None:
+    """Seen once in four steps, it keeps the fourth power: the same memory in steps."""
+    critic, labels = prepared(blocks=4, memory=0.9), torch.arange(6) % 3
+    first, later = torch.rand(2, 6, 1, 8, 8)
+    for step in range(400):
+        critic._part = critic._parts[step % 4]
+        critic.upstream_gradient(first, labels)
+    before = critic.state()["means"].clone()
+    for step in range(4):
+        critic._part = critic._parts[step]
+        critic.upstream_gradient(later, labels)
+    after, there = critic.state()["means"], critic.features(later)
+    goal = torch.stack([there[labels == label].mean(0) for label in range(3)]).unflatten(1, (2, -1)).transpose(0, 1)
+    assert torch.allclose(after - before, (1 - 0.9**4) * (goal - before), atol=1e-5)
+
+
+def test_the_release_does_not_depend_on_the_precision_of_products(
+    mechanism_for, stripes: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the process has set for TF32, the release is computed without it, and the setting is put back."""
+    seen = []
+    features = RandomFeatures(SETTINGS, 1, 8, CPU)
+    real = type(features).__call__
+    monkeypatch.setattr(
+        type(features), "__call__",
+        lambda self, images: (seen.append(torch.backends.cuda.matmul.allow_tf32), real(self, images))[1],
+    )  # fmt: skip
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        embed(stripes, features, mechanism_for(Contribution(clip_norm=1.0, counts=True)))
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert seen
+    assert not any(seen)

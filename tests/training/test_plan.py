@@ -167,7 +167,7 @@ def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
         plan.save(path)
         assert Plan.load(path) == plan
         assert Plan.load(path).digest() == plan.digest()
-        assert json.loads(path.read_text())["format_version"] == 2
+        assert json.loads(path.read_text())["format_version"] == 3
     other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
     assert other.digest() != plan.digest()
 
@@ -357,8 +357,8 @@ def test_a_mutated_plan_with_its_own_digest_is_refused_or_whole(preset: str, dat
 @given(st.binary(max_size=80))
 @example(b"[" * 100_000)
 @example(b'{"format_version": ' + b"9" * 5000 + b"}")
-@example(b'{"format_version": 2, "digest": "\\ud800"}')
-@example('{"format_version": 2}'.encode("utf-16"))
+@example(b'{"format_version": 3, "digest": "\\ud800"}')
+@example('{"format_version": 3}'.encode("utf-16"))
 def test_any_bytes_are_refused_as_a_plan(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(PlanError):

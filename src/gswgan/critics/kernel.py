@@ -121,6 +121,18 @@ class Embedding:
             raise RunError("embedding", str(path), "a released embedding", "Train anew.") from wrong
 
 
+@contextlib.contextmanager
+def products(*, tf32: bool) -> Iterator[None]:
+    """TF32 for the products of a step, which are post-processing; full float32 for those of the release."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@products(tf32=False)
 def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanism) -> Embedding:
     """The one release: class sums of (phi, 1) over all records, or over all persons' averages."""
     classes, width = data.classes, features.width
@@ -175,17 +187,6 @@ def gaussian_blur(side: int, radius: float) -> Tensor:
     place = torch.arange(side)
     blur = torch.exp(-((place[:, None] - place) ** 2) / (2 * radius**2))
     return blur / blur.sum(dim=1).max()
-
-
-@contextlib.contextmanager
-def fast_products() -> Iterator[None]:
-    """TF32 for the products of a step: they are post-processing. The release itself is computed in full float32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 class KernelCritic:
@@ -247,7 +248,7 @@ class KernelCritic:
         self._part = self._parts[step % len(self._parts)]
 
     @torch.no_grad()
-    @fast_products()
+    @products(tf32=True)
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Gradient of B x the squared distance to the embedding with respect to each fake: post-processing.
 

@@ -26,7 +26,7 @@ from gswgan.privacy.mechanism import MOST_NOISE
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
