@@ -66,7 +66,7 @@ def tiny_plan(data: ImageData, *, preset: str = "default", **options: object) ->
     critic, training = plan.critic, plan.training
     if preset == "default":
         critic = dataclasses.replace(critic, features=64)
-        training = dataclasses.replace(training, batch_size=12)
+        training = dataclasses.replace(training, batch_size=12, memory=0.9)
     else:
         critic = dataclasses.replace(critic, width=4, updates=2, learning_batch=4, warm_start=0)
     return dataclasses.replace(plan, generator=generator, critic=critic, training=training)
