@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from gswgan.generators import GeneratorSettings, build_network
-from gswgan.generators.blocks import upsampling
+from gswgan.generators.blocks import doubled, repeated, upsampling
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.generators.sampling import channels_last, draw_images, save_grid
@@ -15,7 +15,7 @@ from gswgan.privacy import Streams
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("architecture", ["resnet", "dcgan", "bilinear", "mlp"])
+@pytest.mark.parametrize("architecture", ["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp"])
 @pytest.mark.parametrize(("size", "channels", "classes"), [(8, 1, 10), (28, 1, 1), (30, 3, 2), (64, 3, 5)])
 def test_every_shape(architecture: str, size: int, channels: int, classes: int) -> None:
     settings = GeneratorSettings(architecture=architecture, width=8, spectral_norm=size == 8)
@@ -26,6 +26,30 @@ def test_every_shape(architecture: str, size: int, channels: int, classes: int) 
     assert images.max() <= 1
     images.sum().backward()
     assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize("corners", [False, True])
+def test_doubling_is_bilinear_interpolation(corners: bool) -> None:
+    maps = torch.randn(2, 3, 7, 7, dtype=torch.float32, requires_grad=True)
+    ours = doubled(maps, corners=corners)
+    theirs = torch.nn.functional.interpolate(maps, scale_factor=2.0, mode="bilinear", align_corners=corners)
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.randn_like(ours)
+    (mine,), (other,) = (torch.autograd.grad((x * weights).sum(), maps) for x in (ours, theirs))
+    torch.testing.assert_close(mine, other)
+    assert not torch.allclose(ours, doubled(maps, corners=not corners))
+
+
+def test_the_smooth_network_differs_in_the_doubling_alone() -> None:
+    rough, smooth = (
+        build_network(GeneratorSettings(architecture=kind, width=4), classes=2, channels=1, image_size=16).eval()
+        for kind in ("resnet", "smooth-resnet")
+    )
+    smooth.load_state_dict(rough.state_dict())
+    codes, labels = torch.randn(3, 10), torch.tensor([0, 1, 1])
+    assert not torch.allclose(rough(codes, labels), smooth(codes, labels))
+    even = torch.ones(1, 1, 4, 4)
+    torch.testing.assert_close(doubled(even), repeated(even))
 
 
 def test_a_label_matters_and_an_unconditional_generator_has_none() -> None:

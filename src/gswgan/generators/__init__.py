@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from torch import nn
@@ -21,7 +22,7 @@ __all__ = ["GeneratorSettings", "build_network"]
 class GeneratorSettings:
     """The network and its latent code."""
 
-    architecture: Literal["resnet", "dcgan", "bilinear", "mlp"]
+    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp"]
     width: int
     latent: int = 10
     latent_kind: LatentKind = "normal"
@@ -31,8 +32,12 @@ class GeneratorSettings:
 def build_network(settings: GeneratorSettings, *, classes: int, channels: int, image_size: int) -> nn.Module:
     """An untrained network for images of this shape."""
     kinds: dict[str, Callable[..., nn.Module]] = {
-        "resnet": ResNetGenerator, "dcgan": DCGANGenerator, "bilinear": BilinearGenerator, "mlp": MLPGenerator,
-    }  # fmt: skip
+        "resnet": ResNetGenerator,
+        "smooth-resnet": partial(ResNetGenerator, smooth=True),
+        "dcgan": DCGANGenerator,
+        "bilinear": BilinearGenerator,
+        "mlp": MLPGenerator,
+    }
     return kinds[settings.architecture](
         latent=settings.latent,
         classes=classes,

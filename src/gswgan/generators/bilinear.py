@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, label_code, normed, upsampling
+from gswgan.generators.blocks import crop, doubled, label_code, normed, upsampling
 
 HIDDEN = 200
 
@@ -38,5 +38,5 @@ class BilinearGenerator(nn.Module):
         hidden = self.body(torch.cat([latent, label_code(labels, self.classes)], dim=1)).view(-1, *self.first)
         for number, level in enumerate(self.levels):
             hidden = torch.relu(hidden) if number else hidden
-            hidden = level(nn.functional.interpolate(hidden, scale_factor=2.0, mode="bilinear", align_corners=True))
+            hidden = level(doubled(hidden, corners=True))
         return torch.sigmoid(crop(hidden, self.image_size).float())

@@ -1,18 +1,23 @@
-"""The paper's generator: residual blocks adapted from BigGAN (Brock et al. 2019)."""
+"""The paper's generator: residual blocks adapted from BigGAN (Brock et al. 2019).
+
+The paper's blocks double the side by repeating pixels. Ours may interpolate instead (`smooth`): such a network draws
+noise less readily and strokes as well (docs/quality.md).
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, label_code, normed, upsampling
+from gswgan.generators.blocks import crop, doubled, label_code, normed, repeated, upsampling
 
 
 class ResidualBlock(nn.Module):
     """Normalize, activate, double the side, convolve, twice; plus a 1x1 shortcut."""
 
-    def __init__(self, width: int, spectral_norm: bool) -> None:
+    def __init__(self, width: int, spectral_norm: bool, smooth: bool) -> None:
         super().__init__()
+        self.smooth = smooth
         self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
         self.conv1 = normed(nn.Conv2d(width, width, 3, padding=1), spectral_norm)
         self.conv2 = normed(nn.Conv2d(width, width, 3, padding=1), spectral_norm)
@@ -20,16 +25,25 @@ class ResidualBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Twice the side, the same number of maps."""
-        hidden = nn.functional.interpolate(torch.relu(self.norm1(maps)), scale_factor=2.0)
-        hidden = self.conv2(torch.relu(self.norm2(self.conv1(hidden))))
-        return hidden + nn.functional.interpolate(self.shortcut(maps), scale_factor=2.0)
+        double = doubled if self.smooth else repeated
+        hidden = self.conv1(double(torch.relu(self.norm1(maps))))
+        hidden = self.conv2(torch.relu(self.norm2(hidden)))
+        return hidden + double(self.shortcut(maps))
 
 
 class ResNetGenerator(nn.Module):
     """Latent code and label to a small feature map, residual blocks up to the image."""
 
     def __init__(
-        self, *, latent: int, classes: int, channels: int, image_size: int, width: int, spectral_norm: bool = False
+        self,
+        *,
+        latent: int,
+        classes: int,
+        channels: int,
+        image_size: int,
+        width: int,
+        spectral_norm: bool = False,
+        smooth: bool = False,
     ) -> None:
         super().__init__()
         self.classes, self.image_size = classes, image_size
@@ -37,7 +51,7 @@ class ResNetGenerator(nn.Module):
         inputs = latent + (classes if classes > 1 else 0)
         self.first = (width, side, side)
         self.project = normed(nn.Linear(inputs, width * side**2), spectral_norm)
-        self.blocks = nn.Sequential(*(ResidualBlock(width, spectral_norm) for _ in range(doublings)))
+        self.blocks = nn.Sequential(*(ResidualBlock(width, spectral_norm, smooth) for _ in range(doublings)))
         self.norm = nn.BatchNorm2d(width)
         self.head = normed(nn.Conv2d(width, channels, 3, padding=1), spectral_norm)
 

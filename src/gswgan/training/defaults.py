@@ -55,7 +55,7 @@ def gradient_noise(facts: Facts, noise_std: float) -> float:
 
 def length_scale(facts: Facts, noise: float) -> float:
     """For images of this shape: a seventh of the side, 4 at 28x28; longer where there is noise to be averaged over."""
-    longer = max(1.0, noise / QUIET) ** 0.125
+    longer = max(1.0, noise / (8 * QUIET)) ** 0.25
     return round(facts.image_size / 7 * math.sqrt(facts.channels) * longer, 2)
 
 
@@ -89,18 +89,23 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
         window = round(facts.image_size / 7, 2)  # half of the features compare neighbourhoods
         critic = KernelSettings(features=32768, length_scales=(scale, scale / 2), windows=(0.0, window))
         if fast:
-            generator = GeneratorSettings(architecture="resnet", width=64)
+            generator = GeneratorSettings(architecture="smooth-resnet", width=64)
             optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True, average=0.998)
             training = TrainingSettings(steps=9000, batch_size=batch, mixed_precision=True)
         else:
             generator = GeneratorSettings(architecture="dcgan", width=16)
             optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
             training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
+    elif fast:
+        critic = KernelSettings(features=16384, length_scales=(scale,))
+        generator = GeneratorSettings(architecture="smooth-resnet", width=64, latent=20)
+        optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True)
+        training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
     else:  # a generator that can hardly draw noise: its last layers only smooth and scale
-        critic = KernelSettings(features=4096, length_scales=(scale,))
-        generator = GeneratorSettings(architecture="bilinear", width=32 if fast else 16)
+        critic = KernelSettings(features=16384, length_scales=(scale,))
+        generator = GeneratorSettings(architecture="bilinear", width=16, latent=20)
         optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True)
-        training = TrainingSettings(steps=4000, batch_size=batch if fast else batch // 2)
+        training = TrainingSettings(steps=4000, batch_size=batch // 2, feature_blocks=4)
     kept = 0.95 if tiny else memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes)
     training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:
