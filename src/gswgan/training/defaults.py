@@ -110,7 +110,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
     training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
-        training = replace(training, steps=training.steps // 5, memory=0.0)
+        training = replace(training, steps=training.steps // 2, memory=0.0)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
 
 
