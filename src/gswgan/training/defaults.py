@@ -96,16 +96,14 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
             generator = GeneratorSettings(architecture="dcgan", width=16)
             optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
             training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
-    elif fast:
+    else:
         critic = KernelSettings(features=16384, length_scales=(scale,))
-        generator = GeneratorSettings(architecture="smooth-resnet", width=64, latent=20)
-        optimizer = OptimizerSettings(learning_rate=1e-3, warm_up=100, decay=True)
-        training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
-    else:  # a generator that can hardly draw noise: its last layers only smooth and scale
-        critic = KernelSettings(features=16384, length_scales=(scale,))
-        generator = GeneratorSettings(architecture="bilinear", width=16, latent=20)
-        optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True)
-        training = TrainingSettings(steps=4000, batch_size=batch // 2, feature_blocks=4)
+        generator = GeneratorSettings(architecture="smooth-resnet", width=64 if fast else 16, latent=20)
+        optimizer = OptimizerSettings(learning_rate=1e-3 if fast else 2e-3, warm_up=100, decay=True)
+        if fast:
+            training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
+        else:
+            training = TrainingSettings(steps=4000, batch_size=batch // 2, feature_blocks=4)
     kept = 0.95 if tiny else memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes)
     training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:
