@@ -12,6 +12,7 @@ import pytest
 import threadpoolctl
 import torch
 
+from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.data import ImageData, make_image_data
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
@@ -56,8 +57,25 @@ def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
 _make_plan = functools.cache(make_plan)  # calibration takes seconds
 
 
+def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
+    """A baseline's plan, made small in what its guarantee does not depend on."""
+    options.setdefault("steps", 4)
+    if method in ("g-pate", "pate-gan"):
+        options.setdefault("shards", 6)
+    plan = _make_plan(Facts.of(data), method=method, **options)
+    small = {
+        "dp-merf": {"features": 64},
+        "dp-sgd-gan": {"width": 4},
+        "g-pate": {"discriminator": EnsembleSettings(width=4, updates=1, learning_batch=4)},
+        "pate-gan": {"teacher_width": 4, "student_width": 4},
+        "gan": {"width": 4},
+    }[method]
+    generator = dataclasses.replace(plan.generator, architecture="mlp", width=16)
+    return dataclasses.replace(plan, generator=generator, critic=dataclasses.replace(plan.critic, **small))
+
+
 def tiny_plan(data: ImageData, *, preset: str = "default", **options: object) -> Plan:
-    """A plan of the real planner, made small: narrow networks, few steps."""
+    """A plan of GS-WGAN by the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
     if preset != "default":
         options.setdefault("shards", 12)

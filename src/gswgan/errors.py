@@ -9,6 +9,7 @@ from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError
 __all__ = [
     "AuditError",
     "DataError",
+    "FederationError",
     "GswganError",
     "GswganWarning",
     "LedgerError",
@@ -33,6 +34,10 @@ class RunError(GswganError):
 
 class AuditError(GswganError):
     """An audit that cannot be made as asked, or whose real path does not do what is audited."""
+
+
+class FederationError(GswganError):
+    """A question to a client, or its answer, that is refused."""
 
 
 class GswganWarning(UserWarning):

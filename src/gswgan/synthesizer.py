@@ -69,17 +69,22 @@ class GSWGAN:
         *,
         epsilon: float | None = None,
         delta: float | None = None,
-        preset: str = "default",
+        method: str = "gswgan",
+        preset: str | None = None,
         shards: int | None = None,
         steps: int | None = None,
         seed: int = 0,
         device: str | None = None,
         insecure_reproducible: bool = False,
     ) -> None:
-        """`epsilon` and `delta` default to the preset's (10 and 1e-5); preset `paper` has a fixed noise."""
+        """`epsilon` and `delta` default to 10 and 1e-5; presets as published (`paper`, `dp-cgan`) have a fixed noise.
+
+        `method` is GS-WGAN or one of the baselines (docs/baselines.md), which differ in nothing else.
+        """
         self._options: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
+            "method": method,
             "preset": preset,
             "shards": shards,
             "steps": steps,
@@ -137,12 +142,16 @@ class GSWGAN:
 
     @property
     def privacy(self) -> PrivacyCost:
-        """The guarantee of the release towards the public. A run whose noise is known has none: PrivacyError."""
+        """The guarantee of the release towards the public. Where there is none, this raises PrivacyError.
+
+        So it is for the non-private GAN, and for a run whose noise is known.
+        """
         folder, _ = self._fitted()
         statement = read_json(folder.privacy, "the privacy.json of a run")
-        if statement.get("void"):
-            raise PrivacyError("privacy", None, "a run with a secret key", f"This release was {statement['void']}.")
-        return cost_from_statement(statement)
+        cost, void = cost_from_statement(statement), self.plan.void or statement.get("void")
+        if void or cost is None:
+            raise PrivacyError("privacy", None, "a run with a guarantee", f"This release was {void}.")
+        return cost
 
     def save(self, folder: str | Path) -> None:
         """Copy the release (and nothing private) to a new folder, from which `load` works."""

@@ -28,7 +28,7 @@ from gswgan.privacy import Accountant, GaussianMechanism, Repeated, Sampled, Str
 from gswgan.privacy.events import Composed, Gaussian
 from gswgan.privacy.mechanism import GRID_BITS, Block, Released
 from gswgan.training.plan import Facts, PrivacySettings
-from gswgan.training.planner import guarantee, load_preset, privacy_settings
+from gswgan.training.planner import guarantee, make_draft
 
 DELTA = 1e-5
 FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -38,6 +38,10 @@ RUN = PrivacySettings(
     delta=DELTA, noise_std=6.0, clip_norm=1.0, rows=8, releases=4, sampling="poisson", rate=0.5, shards=4
 )
 """A whole run of the ensemble that is short enough to be audited step by real step."""
+
+
+def stated_for(privacy: PrivacySettings) -> float:
+    return guarantee(privacy.total(), delta=privacy.delta).epsilon
 
 
 def shown(first: np.ndarray, second: np.ndarray, family: Family) -> float:
@@ -129,18 +133,18 @@ def without_clip(rows: Tensor, clip_norm: float) -> Tensor:
 
 
 def test_the_real_kernel_release_is_not_refuted() -> None:
-    stated = guarantee(KERNEL).epsilon
+    stated = stated_for(KERNEL)
     for pair in (0, 1):
         assert stated / 1.5 < kernel_bound(pair=pair) < stated
 
 
 def test_the_real_ensemble_is_not_refuted() -> None:
-    stated = guarantee(RUN).epsilon
+    stated = stated_for(RUN)
     assert stated / 2 < run_bound() < stated
 
 
 def test_no_clip_in_the_kernel(monkeypatch) -> None:
-    stated = guarantee(KERNEL).epsilon
+    stated = stated_for(KERNEL)
     planted = NormThree()
     assert kernel_bound(features=planted, pair=1, trials=6000) < stated  # clipped: the planted map is harmless
     monkeypatch.setattr(barrier, "clip_to_grid", without_clip)
@@ -150,12 +154,12 @@ def test_no_clip_in_the_kernel(monkeypatch) -> None:
 
 def test_no_clip_in_the_ensemble(monkeypatch) -> None:
     monkeypatch.setattr(barrier, "clip_to_grid", without_clip)
-    assert run_bound(trials=500) > guarantee(RUN).epsilon
+    assert run_bound(trials=500) > stated_for(RUN)
 
 
 def test_half_the_noise() -> None:
-    assert kernel_bound(mechanism_of(HalfTheNoise)) > guarantee(KERNEL).epsilon
-    assert run_bound(mechanism_of(HalfTheNoise)) > guarantee(RUN).epsilon
+    assert kernel_bound(mechanism_of(HalfTheNoise)) > stated_for(KERNEL)
+    assert run_bound(mechanism_of(HalfTheNoise)) > stated_for(RUN)
 
 
 def test_the_same_noise_for_all_samples(monkeypatch) -> None:
@@ -165,8 +169,8 @@ def test_the_same_noise_for_all_samples(monkeypatch) -> None:
         return np.broadcast_to(draw(self, (1, *shape[1:]), scale, *name), shape)
 
     monkeypatch.setattr(Streams, "rounded_gaussian", shared)
-    assert run_bound(trials=500) > guarantee(RUN).epsilon
-    assert kernel_bound(trials=6000) > guarantee(KERNEL).epsilon
+    assert run_bound(trials=500) > stated_for(RUN)
+    assert kernel_bound(trials=6000) > stated_for(KERNEL)
 
 
 def test_the_same_noise_for_all_pixels(monkeypatch) -> None:
@@ -176,29 +180,29 @@ def test_the_same_noise_for_all_pixels(monkeypatch) -> None:
         return np.broadcast_to(draw(self, (*shape[:-1], 1), scale, *name), shape)
 
     monkeypatch.setattr(Streams, "rounded_gaussian", shared)
-    assert run_bound(trials=500) > guarantee(RUN).epsilon
+    assert run_bound(trials=500) > stated_for(RUN)
 
 
 def test_amplification_counted_for_each_sample() -> None:
     """The paper's own accounting, refuted on a tenth of its steps, and the same rule for the Poisson ensemble."""
-    paper = privacy_settings(load_preset("paper"), FACTS)
+    paper = make_draft(FACTS, preset="paper").privacy
     law, steps = StepLaw.of(paper), 2000
     scores = [law.scores(12_000, steps, world, seed=1) for world in (1, 2)]
-    assert 9.993 < shown(*scores, LossFamily(paper, steps)) < guarantee(paper).epsilon
+    assert 9.993 < shown(*scores, LossFamily(paper, steps)) < stated_for(paper)
 
     rare = dataclasses.replace(RUN, rate=0.01, rows=64, releases=200, noise_std=2.0)
     sample = Sampled(rate=rare.rate, event=Gaussian(noise_std=rare.noise_std, sensitivity=2 * rare.clip_norm))
     claimed = Accountant().epsilon(Repeated(event=sample, times=rare.releases * rare.rows), DELTA)
     scores = [StepLaw.of(rare).scores(6000, rare.releases, world, seed=1) for world in (1, 2)]
-    assert claimed < shown(*scores, LossFamily(rare, rare.releases)) < guarantee(rare).epsilon
+    assert claimed < shown(*scores, LossFamily(rare, rare.releases)) < stated_for(rare)
 
 
 def test_released_twice_but_recorded_once() -> None:
-    assert kernel_bound(mechanism_of(Twice)) > guarantee(KERNEL).epsilon
+    assert kernel_bound(mechanism_of(Twice)) > stated_for(KERNEL)
 
 
 def test_class_counts_without_noise() -> None:
-    assert kernel_bound(mechanism_of(ExactCounts)) > guarantee(KERNEL).epsilon
+    assert kernel_bound(mechanism_of(ExactCounts)) > stated_for(KERNEL)
 
 
 def holes(make, world: int, trials: int) -> np.ndarray:
@@ -230,7 +234,7 @@ def _folder() -> Iterator[Path]:
 
 
 def test_float32_noise_whose_tail_is_cut() -> None:
-    stated = guarantee(KERNEL).epsilon
+    stated = stated_for(KERNEL)
     family = GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA)
     broken = [holes(mechanism_of(Float32Noise), world, 600) for world in (1, 2)]
     assert shown(*broken, family) > stated

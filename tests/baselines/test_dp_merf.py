@@ -34,7 +34,7 @@ def test_the_length_scale_does_not_come_from_the_data() -> None:
 
 def test_its_guarantee_is_the_gaussian_mechanism_of_its_paper() -> None:
     """Noise of 2 sigma / n on the mean of n records: epsilon by the analytic formula of Balle and Wang (2018)."""
-    plan = make_plan(MNIST, preset="dp-merf", epsilon=1.0)
+    plan = make_plan(MNIST, method="dp-merf", epsilon=1.0)
     sigma = plan.privacy.noise_std / 2
     assert plan.privacy.contribution.sensitivity("replace-one") == 2.0
     mu, epsilon = 1 / sigma, plan.guarantee.epsilon

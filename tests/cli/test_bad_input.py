@@ -165,18 +165,20 @@ BAD: list[tuple[str, Files, str, str]] = [
      "classes = 11: expected 10, the number of classes of digits. Leave it out."),
     # the file or folder
     ("a name that is not known", {}, "train --data minst",
-     "data = 'HERE/minst': expected digits, mnist, fashion-mnist, an .npz file with images (and labels), a folder "
-     "with idx files, or a folder of images with a subfolder for each class. Check the name or the path (--data)."),
+     "data = 'HERE/minst': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
+     "images (and labels), a folder with idx files, a folder of images with a subfolder for each class (or one of "
+     "those for each client), a LEAF folder, or a TFF .h5 file. Check the name or the path (--data)."),
     ("no name", {}, "train --data \"\"",
-     "data = '': expected digits, mnist, fashion-mnist, an .npz file with images (and labels), a folder with idx "
-     "files, or a folder of images with a subfolder for each class. Pass --data, or write --data . for this "
-     "folder."),
+     "data = '': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
+     "images (and labels), a folder with idx files, a folder of images with a subfolder for each class (or one of "
+     "those for each client), a LEAF folder, or a TFF .h5 file. Pass --data, or write --data . for this folder."),
     ("a name of 300 characters", {}, "train --data LONG",
      "data = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...': expected a path that can be read "
      "(File name too long). Check the path (--data)."),
     ("a file of another kind", {"a.txt": b"hello"}, "train --data a.txt",
-     "data = 'HERE/a.txt': expected digits, mnist, fashion-mnist, an .npz file with images (and labels), a folder "
-     "with idx files, or a folder of images with a subfolder for each class. Check the name or the path (--data)."),
+     "data = 'HERE/a.txt': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
+     "images (and labels), a folder with idx files, a folder of images with a subfolder for each class (or one of "
+     "those for each client), a LEAF folder, or a TFF .h5 file. Check the name or the path (--data)."),
     ("an npz without `images`", {"a.npz": npz(x=IMAGES, y=LABELS)}, "train --data a.npz",
      "HERE/a.npz = 'no array `images`': expected arrays `images` and, where there are labels, `labels`. Write it "
      "with np.savez(path, images=..., labels=...)."),
@@ -222,8 +224,8 @@ BAD: list[tuple[str, Files, str, str]] = [
      "HERE/pictures = 'images and subfolders (cat, ...) side by side': expected a subfolder for each class, or "
      "images only. Move the images into the subfolder of their class."),
     ("folders inside classes", {"pictures/train/cat/b.png": PNG}, "train --data pictures",
-     "HERE/pictures/train/cat = 'a folder': expected images only, inside the folder of a class. Pass the folder "
-     "whose subfolders are the classes."),
+     "HERE/pictures/train = 'a part of a data set, not a client': expected a folder for each client, with a "
+     "subfolder for each class. Pass the folder whose subfolders are the classes."),
     ("a class name with a control character", {"pictures/cat\x1b[2J/b.png": PNG}, "train --data pictures",
      "class_names[0] = 'cat\\x1b[2J': expected 1 to 100 printable characters. Rename the class (its folder)."),
     ("a number of channels that does not exist", {"pictures/a.png": PNG}, "train --data pictures --channels 2",
@@ -335,8 +337,8 @@ BAD: list[tuple[str, Files, str, str]] = [
      "epsilon = 0.0: expected a number above 0, at most 10000. Pass --epsilon 10, for example; less is more "
      "private."),
     ("nothing to account for", {}, "privacy account",
-     "arguments = 0: expected exactly one of RUN, --preset or --noise-multiplier. For example: gswgan privacy "
-     "account --preset paper."),
+     "arguments = 0: expected exactly one of RUN, --preset (or --method) or --noise-multiplier. For example: gswgan "
+     "privacy account --preset paper."),
     ("a preset without records", {}, "privacy account --preset ensemble --records 0",
      "records = 0: expected a whole number from 2 to 1099511627776. Pass another --records, or leave it out."),
     # the run
@@ -355,15 +357,26 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("a negative seed", {}, "train --seed -1",
      "seed = -1: expected a whole number from 0 to 9223372036854775807. Pass another --seed, or leave it out."),
     ("an unknown preset", {}, "train --preset papers",
-     "preset = 'papers': expected one of default, ensemble, paper, paper-federated. Leave --preset out for the "
-     "best critic."),
+     "preset = 'papers': expected one of default, ensemble, paper, paper-federated for method gswgan. Leave --preset "
+     "out for the first of them."),
     ("a preset that cannot be trained", {}, "train --preset paper-federated",
      "preset = 'paper-federated': expected a centralized preset. This one can be accounted for, not trained: "
      "`gswgan privacy account --preset paper-federated`."),
     ("an unknown method", {}, "train --method pategan",
-     "method = 'pategan': expected one of gswgan, dp-merf. Leave --method out for GS-WGAN."),
+     "method = 'pategan': expected one of gswgan, dp-merf, dp-sgd-gan, g-pate, pate-gan, gan. Leave --method out for "
+     "GS-WGAN."),
     ("a preset of another method", {}, "train --method dp-merf --preset paper",
-     "preset = 'paper': expected no --preset with --method dp-merf. Leave one of them out."),
+     "preset = 'paper': expected one of default for method dp-merf. Leave --preset out for the first of them."),
+    ("an epsilon for what has no guarantee", {}, "train --method gan --epsilon 10",
+     "epsilon = 10.0: expected no epsilon: this method has no guarantee. Leave --epsilon out."),
+    ("an epsilon for a run as published", {}, "train --method dp-sgd-gan --preset dp-cgan --epsilon 10",
+     "epsilon = 10.0: expected no epsilon with a preset whose noise is fixed. To see the noise that a target needs: "
+     "`gswgan privacy calibrate --sampling poisson ...`."),
+    ("shards for a method without any", {}, "train --method gan --shards 5",
+     "shards = 5: expected no shards with method gan. Leave --shards out."),
+    ("more teachers than records", {}, "train --method g-pate --shards 2000",
+     "shards = 2000: expected a whole number from 1 to 1437, the number of records. Each shard needs a record of its "
+     "own: pass fewer --shards."),
     ("an unknown device", {}, "train --device tpu",
      "device = 'tpu': expected cpu, cuda, cuda:N or auto. Leave --device out to let it be chosen."),
     ("a device with a bad number", {}, "train --device cpu:x",
@@ -393,7 +406,7 @@ BAD: list[tuple[str, Files, str, str]] = [
      "plan = 'plan.json: no JSON': expected a plan saved by `gswgan train --save-plan`. Copy it again, or make a "
      "new one with `gswgan train --save-plan PLAN`."),
     ("a plan of another version", {"plan.json": changed(PLAN, "format_version", 1)}, "train --plan plan.json",
-     "plan.format_version = 1: expected 3. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
+     "plan.format_version = 1: expected 4. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
     ("a plan with an unknown key", {"plan.json": changed(PLAN, "privacy.sigma", 1.07)}, "train --plan plan.json",
      "plan.privacy.sigma = 1.07: expected one of clip_norm, counts, delta, neighbours, noise_std, observer, rate, "
      "releases, rows, sampling, shards, unit. Make the plan with `gswgan train --save-plan PLAN`; do not write it "
@@ -588,7 +601,7 @@ BROKEN = [
      "labels = None: expected classes from 0 to 2 in model.json. Resume the run (gswgan train --resume), or copy the "
      "release again."),
     ("model.json", edited(plan={}), "privacy explain RUN",
-     "plan.format_version = None: expected 3. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
+     "plan.format_version = None: expected 4. Copy it again, or make a new one with `gswgan train --save-plan PLAN`."),
     ("generator.safetensors", half, "export RUN out",
      "generator = 'RUN/generator.safetensors': expected the weights of a finished run. Resume the run (gswgan train "
      "--resume), or copy the release again."),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gswgan.data import download
-from gswgan.data.download import FASHION_MNIST, MNIST, Published, cache_folder
+from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published, cache_folder
 from gswgan.errors import DataError
 
 GOOD = b"the published bytes" * 10_000
@@ -133,15 +133,23 @@ def test_the_timeout_is_a_few_seconds() -> None:
     assert download.TIMEOUT <= 5
 
 
+def test_a_file_that_no_mirror_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"no mirror has.*femnist_writers/femnist-100-writers\.npz"):
+        FEMNIST_WRITERS.file("femnist-100-writers.npz")
+
+
 def test_cache_folder_without_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder("mnist") == tmp_path / ".cache" / "gswgan" / "mnist"
 
 
-@pytest.mark.parametrize("published", [MNIST, FASHION_MNIST])
-def test_tables_are_whole(published: Published) -> None:
-    assert len(published.md5) == len(set(published.md5.values())) == 4
+@pytest.mark.parametrize(
+    ("published", "files", "classes"),
+    [(MNIST, 4, 10), (FASHION_MNIST, 4, 10), (QMNIST_WRITERS, 2, 10), (FEMNIST_WRITERS, 1, 62)],
+)
+def test_tables_are_whole(published: Published, files: int, classes: int) -> None:
+    assert len(published.md5) == len(set(published.md5.values())) == files
     assert all(len(digest) == 32 for digest in published.md5.values())
-    assert len(set(published.class_names)) == 10
+    assert len(set(published.class_names)) == classes
     assert all(mirror.endswith("/") for mirror in published.mirrors)

@@ -210,3 +210,64 @@ def test_random_bytes_give_a_picture_or_a_data_error(content: bytes, start: byte
         path.write_bytes(start + content)
         with contextlib.suppress(DataError):
             assert read_image(path).dtype == np.uint8
+
+
+def client_folders(root: Path) -> Path:
+    """Two clients with both classes; bea has no dog."""
+    for client in ("ann", "bea"):
+        for name in ("cat", "dog"):
+            (root / client / name).mkdir(parents=True)
+    save(root / "ann" / "dog" / "1.png", 10)
+    save(root / "ann" / "cat" / "2.png", 20)
+    save(root / "ann" / "dog" / "3.png", 30)
+    save(root / "bea" / "cat" / "1.png", 40)
+    return root
+
+
+def test_client_folders(tmp_path: Path) -> None:
+    data = load_data(client_folders(tmp_path / "people"))
+    assert data.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40]
+    assert data.labels is not None
+    assert data.persons is not None
+    assert data.labels.tolist() == [1, 0, 1, 0]
+    assert data.persons.tolist() == [0, 0, 0, 1]
+    assert (data.class_names, data.person_ids, data.name) == (("cat", "dog"), ("ann", "bea"), "people")
+
+
+def test_one_client_does_not_name_the_classes_of_the_others(tmp_path: Path) -> None:
+    root = client_folders(tmp_path)
+    (root / "bea" / "ant").mkdir()
+    with pytest.raises(DataError, match=r"bea.*ant, cat, dog.*empty folder"):
+        load_data(root)
+    (root / "ann" / "ant").mkdir()
+    assert load_data(root).class_names == ("ant", "cat", "dog")
+    (root / "carl").mkdir()
+    with pytest.raises(DataError, match=r"carl.*none"):
+        load_data(root)
+
+
+def test_unclear_client_folders(tmp_path: Path) -> None:
+    root = client_folders(tmp_path / "a")
+    (root / "ann" / "dog" / "deeper").mkdir()
+    with pytest.raises(DataError, match="deeper"):
+        load_data(root)
+    root = client_folders(tmp_path / "b")
+    save(root / "bea" / "x.png", 1)
+    with pytest.raises(DataError, match=r"bea.*side by side"):
+        load_data(root)
+    root = client_folders(tmp_path / "c")
+    save(root / "bea" / "dog" / "2.png", 1, size=(12, 12))
+    with pytest.raises(DataError, match=r"2\.png.*--image-size"):
+        load_data(root)
+    assert load_data(root, image_size=8).n == 5
+    for part in ("train", "Test", "val"):
+        with pytest.raises(DataError, match="subfolders are the classes"):
+            load_data(classes_folder(tmp_path / part / part).parent)
+    for client in ("x", "y"):
+        (tmp_path / "d" / client / "cat").mkdir(parents=True)
+    with pytest.raises(DataError, match="no images"):
+        load_data(tmp_path / "d")
+    with pytest.raises(DataError, match="--group-by"):
+        load_data(client_folders(tmp_path / "e"), group_by=np.zeros(4, int))
+    with pytest.raises(DataError, match="path of the test set"):
+        load_data(tmp_path / "e", split="test")

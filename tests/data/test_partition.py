@@ -162,6 +162,15 @@ def test_refused_persons_for_shards(persons: np.ndarray) -> None:
         partition_persons(persons, 1, seed=0)
 
 
+def test_a_listed_person_without_records_is_refused() -> None:
+    """Left out of the count, it would move all others to other shards."""
+    persons = np.arange(10).repeat(3)
+    assert len(partition_persons(persons, 5, seed=0, number=10)) == 5
+    for number, some in ((11, persons), (10, persons[persons != 4]), (10, persons[persons != 9])):
+        with pytest.raises(DataError, match=r"without records.*kernel critic"):
+            partition_persons(some, 5, seed=0, number=number)
+
+
 def test_digits_divide_as_planned() -> None:
     result = partition(load_data("digits").n, 100, seed=0)
     assert result.indices.shape == (100, 14)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import hashlib
 import os
 import struct
 import subprocess
@@ -13,7 +15,8 @@ import numpy as np
 import pytest
 
 import gswgan
-from gswgan.data import load_data
+from gswgan.data import clients, download, load_data, sources
+from gswgan.data.readers import read_idx
 from gswgan.errors import DataError
 
 RNG = np.random.default_rng(5)
@@ -223,6 +226,75 @@ def test_mnist_by_writer(published: Path) -> None:
     assert np.median(np.bincount(data.persons)) == 116
 
 
+def test_mnist_writers(published: Path) -> None:
+    if not (published / "qmnist_writers").is_dir():
+        pytest.skip("GSWGAN_DATA has no qmnist_writers")
+    train, test = load_data("mnist-writers"), load_data("mnist-writers", split="test")
+    sizes = [mine.n for _, mine in clients(train)]
+    assert (len(sizes), np.median(sizes), min(sizes), sum(sizes)) == (539, 116, 19, 60_000)
+    assert (test.n, test.number_of_persons) == (10_000, 297)
+    assert not set(train.person_ids) & set(test.person_ids)
+    assert (train.images == load_data("mnist").images).all()
+    for data, split in ((train, "train"), (test, "test")):
+        table = read_idx(published / "qmnist_writers" / f"qmnist-{split}-labels-idx2-int.gz")[: data.n]
+        assert data.labels is not None
+        assert data.persons is not None
+        assert (table[:, 0] == data.labels).all()
+        assert [data.person_ids[person] for person in data.persons[:50]] == [str(row[2]) for row in table[:50]]
+
+
+def test_femnist_writers(published: Path) -> None:
+    if not (published / "femnist_writers").is_dir():
+        pytest.skip("GSWGAN_DATA has no femnist_writers")
+    train, test = load_data("femnist-writers", classes=36), load_data("femnist-writers", split="test")
+    assert (train.n, train.number_of_persons, train.classes) == (8383, 60, 36)
+    assert (test.n, test.number_of_persons, test.classes) == (2253, 100, 62)
+    assert set(train.person_ids) < set(test.person_ids)
+    assert train.images.mean() < 20  # ink is bright, and there is little of it
+    assert (train.images[:, 0, 0, 0] == 0).mean() > 0.99
+
+
+def _made_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Twelve images of MNIST, five to test; the table of test writers is longer, as QMNIST's is."""
+    table = np.zeros((12, 8), np.int64)
+    table[:, 0], table[:, 2] = LABELS, WRITERS
+    files = {
+        "mnist": {
+            "train-images-idx3-ubyte.gz": IMAGES,
+            "train-labels-idx1-ubyte.gz": LABELS,
+            "t10k-images-idx3-ubyte.gz": IMAGES[:5],
+            "t10k-labels-idx1-ubyte.gz": LABELS[:5],
+        },
+        "qmnist_writers": {"qmnist-train-labels-idx2-int.gz": table, "qmnist-test-labels-idx2-int.gz": table[::-1]},
+    }
+    for name, known in (("MNIST", download.MNIST), ("QMNIST_WRITERS", download.QMNIST_WRITERS)):
+        (root / known.folder).mkdir()
+        paths = [write_idx(root / known.folder / file, array) for file, array in files[known.folder].items()]
+        md5 = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in paths}
+        monkeypatch.setattr(sources, name, dataclasses.replace(known, md5=md5))
+    monkeypatch.setenv("GSWGAN_DATA", str(root))
+    return table
+
+
+def test_made_mnist_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _made_mnist(tmp_path, monkeypatch)
+    train, test = load_data("mnist-writers"), load_data("mnist-writers", split="test")
+    assert train.name == "mnist-writers"
+    assert train.person_ids == ("3", "15", "907")
+    assert train.persons is not None
+    assert test.persons is not None
+    assert train.persons.tolist() == EXPECTED
+    assert test.n == 5
+    assert [test.person_ids[person] for person in test.persons] == [str(writer) for writer in WRITERS[::-1][:5]]
+    assert (train.classes, test.classes) == (10, 10)
+    assert load_data("mnist-writers", labels=False).number_of_persons == 3
+    with pytest.raises(DataError, match="--group-by out"):
+        load_data("mnist-writers", group_by=WRITERS)
+    (tmp_path / "qmnist_writers" / "qmnist-train-labels-idx2-int.gz").write_bytes(b"other")
+    with pytest.raises(DataError, match="md5"):
+        load_data("mnist-writers")
+
+
 def test_importing_the_data_package_is_cheap() -> None:
     """Neither torch nor scikit-learn at import (the parent packages are stood in for)."""
     code = f"""
@@ -232,7 +304,7 @@ for name, folder in (("gswgan", ""), ("gswgan.privacy", "/privacy")):
     package.__path__ = [{str(Path(gswgan.__file__).parent)!r} + folder]
     sys.modules[name] = package
 import gswgan.data
-heavy = {{"torch", "sklearn", "scipy", "rich"}} & set(sys.modules)
+heavy = {{"torch", "sklearn", "scipy", "rich", "h5py"}} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

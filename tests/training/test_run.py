@@ -14,9 +14,10 @@ import torch
 
 import gswgan
 from conftest import tiny_images, tiny_plan
+from gswgan.critics.ensemble import Ensemble
 from gswgan.data import ImageData
 from gswgan.errors import GswganError, PrivacyError, RunError
-from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.ledger import Ledger, read_ledger
 from gswgan.training import centralized
 from gswgan.training.plan import Plan
 from gswgan.training.retrain import retrain
@@ -93,10 +94,8 @@ def test_a_step_that_cannot_be_repeated_is_counted_again(tmp_path: Path, stripes
 
     with pytest.raises(MemoryError):
         centralized.run(folder, stripes, device=CPU, progress=crash)
-    before = centralized.Ensemble._blocks
-    monkeypatch.setattr(
-        centralized.Ensemble, "_blocks", lambda self, x, y: ((rows * 0.5, None) for rows, _ in before(self, x, y))
-    )
+    before = Ensemble._blocks
+    monkeypatch.setattr(Ensemble, "_blocks", lambda self, x, y: ((rows * 0.5, None) for rows, _ in before(self, x, y)))
     assert go(folder, stripes)
     _, entries, _ = read_ledger(folder.ledger)
     assert len(entries) > plan.privacy.releases
@@ -259,13 +258,13 @@ def test_an_unrecorded_release_stops_publication(tmp_path: Path, stripes: ImageD
     folder = RunFolder.create(tmp_path / "run", plan)
     assert not go(folder, stripes, stop_after=plan.training.steps - 1)
     before = folder.ledger.read_text().splitlines(keepends=True)
-    record = centralized.Ledger.record
+    record = Ledger.record
 
     def forget(self, name, event, fingerprint):
         return 0 if name.endswith(str(plan.training.steps - 1)) else record(self, name, event, fingerprint)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(centralized.Ledger, "record", forget)
+        patch.setattr(Ledger, "record", forget)
         with pytest.raises(GswganError, match="releases"):
             go(folder, stripes)
     assert not folder.generator.exists()

@@ -22,8 +22,9 @@ from gswgan.audit.worst_case import (
 )
 from gswgan.errors import AuditError
 from gswgan.privacy import PrivacyCost
+from gswgan.training.gs_wgan import load_preset
 from gswgan.training.plan import Facts, PrivacySettings
-from gswgan.training.planner import guarantee, load_preset, privacy_settings
+from gswgan.training.planner import guarantee, make_draft
 from gswgan.training.settings import check_whole
 
 TRIALS = 300_000
@@ -108,8 +109,9 @@ def audit_preset(
         raise AuditError("claim", claim, "a finite number, at least 0", "Pass the epsilon that is claimed.")
     facts = Facts(data="audit", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
-    privacy = privacy_settings(table, facts)
-    stated = guarantee(privacy)
+    privacy = make_draft(facts, preset=preset).privacy
+    assert privacy is not None
+    stated = guarantee(privacy.total(), delta=privacy.delta)
     claim = stated.epsilon if claim is None else claim
     tie = None
     if table["critic"] == "kernel":

@@ -1,1 +1,27 @@
-"""The methods that the paper compares itself with, one file each: every one is a critic in the same training loop."""
+"""Every method by its name: GS-WGAN and those that its paper compares itself with, one file each."""
+
+from __future__ import annotations
+
+from gswgan.baselines import dp_merf, dp_sgd_gan, g_pate, gan, pate_gan
+from gswgan.errors import PlanError, short
+from gswgan.training import gs_wgan
+from gswgan.training.method import Method
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        gs_wgan.METHOD,
+        dp_merf.METHOD,
+        dp_sgd_gan.METHOD,
+        g_pate.METHOD,
+        pate_gan.METHOD,
+        gan.METHOD,
+    )
+}
+
+
+def find_method(name: object) -> Method:
+    """The method of this name."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise PlanError("method", short(name), "one of " + ", ".join(METHODS), "Leave --method out for GS-WGAN.")
+    return METHODS[name]

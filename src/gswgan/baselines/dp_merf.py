@@ -14,6 +14,8 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.training.defaults import Defaults
+from gswgan.training.gs_wgan import check_kernel, kernel_draft, kernel_privacy, make_critic, total, words
+from gswgan.training.method import Method
 from gswgan.training.plan import Facts, TrainingSettings
 
 FEATURES = 10_000
@@ -35,3 +37,16 @@ def dp_merf_defaults(facts: Facts) -> Defaults:
         optimizer=OptimizerSettings(learning_rate=0.01, betas=(0.9, 0.999), decay=True, average=0.0),
         training=TrainingSettings(steps=steps, batch_size=BATCH),
     )
+
+
+METHOD = Method(
+    name="dp-merf",
+    about="DP-MERF (Harder, Adamczewski, Park 2021): mean embeddings under random features, released once",
+    settings=KernelSettings,
+    presets=("default",),
+    draft=lambda wish, noise: kernel_draft("dp-merf", wish, kernel_privacy(wish, noise), dp_merf_defaults(wish.facts)),
+    total=total,
+    critic=make_critic,
+    words=words,
+    check=check_kernel,
+)

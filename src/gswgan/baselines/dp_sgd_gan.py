@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
+from gswgan.baselines.generator import gan_generator, is_tiny
 from gswgan.critics.ensemble import QUANTILES
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.generators.generator import Generator
+from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.mechanism import Block
+from gswgan.training.method import Method, Tools, Wish
+from gswgan.training.plan import Draft, Facts, Plan, TrainingSettings
 
 LADDER = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 """Updates a generator step, where they are raised as the discriminator falls behind (Bie et al. 2023)."""
@@ -231,3 +234,88 @@ class DPSGDGAN(DiscriminatorCritic):
         super().load_state(tensors)
         self.done, self.updates, self._since = tensors["counts"].tolist()
         self._accuracy = tensors["accuracy"].item()
+
+
+def draft(wish: Wish, noise: float) -> Draft:
+    """`dp-cgan` as it was published; `revisited` for these facts, at this noise multiplier."""
+    critic = PRESETS[wish.preset]
+    if wish.preset == "revisited":
+        critic = for_facts(critic, wish.facts)
+    critic = replace(critic, noise_multiplier=noise)
+    if wish.steps is not None:
+        critic = replace(critic, releases=wish.steps * critic.updates)
+    return Draft(
+        method="dp-sgd-gan",
+        preset=wish.preset,
+        facts=wish.facts,
+        critic=critic,
+        generator=gan_generator(wish),
+        optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas, average=0.99),
+        training=TrainingSettings(steps=critic.most_steps, batch_size=max(64, critic.learning_batch)),
+    )
+
+
+def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
+    """As many passes over the data as theirs over 60,000 records, on batches of at most a tenth of it.
+
+    Tiny images are soon learned: a narrow discriminator, fewer and larger steps.
+    """
+    batch = max(1, min(settings.learning_batch, facts.records // 10))
+    if is_tiny(facts):
+        return replace(settings, learning_batch=batch, releases=1000, updates=5, width=8, learning_rate=2e-3)
+    releases = min(settings.releases, max(1000, settings.releases * facts.records // 60_000))
+    return replace(settings, learning_batch=batch, releases=releases)
+
+
+def total(draft: Draft, steps: int) -> Event:
+    """All releases where the steps are not known beforehand; otherwise those of the steps."""
+    settings: DPSGDGANSettings = draft.critic
+    made = settings.releases if settings.raise_below is not None else min(settings.releases, steps * settings.updates)
+    return total_event(replace(settings, releases=made), draft.facts.records)
+
+
+def check(plan: Plan) -> None:
+    """A record is protected, not a person; the steps are those that the releases can last for."""
+    if plan.facts.persons is not None:
+        raise PlanError("persons", plan.facts.persons, "none: DP-SGD GAN protects one record at a time")
+    if plan.training.steps != plan.critic.most_steps:
+        raise PlanError("steps", plan.training.steps, f"{plan.critic.most_steps}, as accounted for")
+
+
+def make_critic(plan: Plan, tools: Tools) -> DPSGDGAN:
+    """The discriminator behind the mechanism that records what is accounted for."""
+    mechanism = GaussianMechanism(
+        contribution=contribution(plan.critic),
+        event=update_event(plan.critic, plan.facts.records),
+        ledger=tools.ledger,
+        streams=tools.secret,
+    )
+    return DPSGDGAN(
+        plan.critic, mechanism, **tools.shape, public=tools.public, secret=tools.secret, device=tools.device
+    )
+
+
+def words(draft: Draft) -> str:
+    """The discriminator on one line."""
+    settings: DPSGDGANSettings = draft.critic
+    often = f"{settings.updates} a step"
+    if settings.raise_below is not None:
+        often += f", more when it tells {settings.raise_below:g} of the fakes or less"
+    return (
+        f"discriminator of width {settings.width} trained with DP-SGD: updates on {settings.learning_batch} records on "
+        f"average, gradients clipped to {settings.clip_norm:g}, {often}"
+    )
+
+
+METHOD = Method(
+    name="dp-sgd-gan",
+    about="DP-SGD GAN (Torkzadehmahani et al. 2019; Bie et al. 2023): the discriminator learns with DP-SGD",
+    settings=DPSGDGANSettings,
+    presets=("revisited", "dp-cgan"),
+    draft=draft,
+    total=total,
+    critic=make_critic,
+    words=words,
+    check=check,
+    own_noise=lambda preset: PRESETS[preset].noise_multiplier if preset == "dp-cgan" else None,
+)

@@ -17,24 +17,29 @@ the check passes or not. (The paper's data-dependent figure depends on the votes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.baselines.teachers import Teachers
+from gswgan.baselines.generator import gan_generator, is_tiny
+from gswgan.baselines.teachers import Teachers, check_teachers, number_of_teachers
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.loss import generator_gradient
 from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
-from gswgan.generators.generator import Generator
+from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Ballot, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.training.method import Method, Tools, Wish
+from gswgan.training.plan import Draft, Plan, TrainingSettings
 
 DISCRIMINATOR = EnsembleSettings(width=32, updates=1, learning_batch=30, learning_rate=1e-3, betas=(0.5, 0.999))
 """How a teacher learns, as far as the GS-WGAN paper and G-PATE's code say it."""
+
+TINY_DISCRIMINATOR = replace(DISCRIMINATOR, width=4, updates=4, learning_batch=8, learning_rate=3e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,3 +169,63 @@ class GPate:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`."""
         self.teachers.load_state(tensors)
+
+
+def draft(wish: Wish, noise: float) -> Draft:
+    """The paper's settings, with `noise` on the votes and six times as much on the check (600 and 100).
+
+    Tiny images: small teachers that learn quickly, a small latent code, few steps, as for GS-WGAN's ensemble.
+    """
+    paper, tiny = GPateSettings(), is_tiny(wish.facts)
+    critic = replace(
+        paper,
+        discriminator=TINY_DISCRIMINATOR if tiny else paper.discriminator,
+        teachers=number_of_teachers(wish, most=paper.teachers),
+        vote_noise=noise,
+        check_noise=noise * paper.check_noise / paper.vote_noise,
+    )
+    return Draft(
+        method="g-pate",
+        preset=wish.preset,
+        facts=wish.facts,
+        critic=critic,
+        generator=gan_generator(wish, tiny_latent=2),
+        optimizer=OptimizerSettings(learning_rate=2e-3 if tiny else 1e-3, betas=(0.5, 0.9), decay=True, average=0.95),
+        training=TrainingSettings(steps=wish.steps or (100 if tiny else 1000), batch_size=30),
+    )
+
+
+def make_critic(plan: Plan, tools: Tools) -> GPate:
+    """The teachers behind their votes."""
+    return GPate(
+        plan.critic,
+        **tools.shape,
+        batch_size=plan.training.batch_size,
+        ledger=tools.ledger,
+        public=tools.public,
+        secret=tools.secret,
+        device=tools.device,
+    )
+
+
+def words(draft: Draft) -> str:
+    """The teachers on one line."""
+    settings: GPateSettings = draft.critic
+    return (
+        f"{settings.teachers:,} teachers of width {settings.discriminator.width}, each with its own part of the data; "
+        f"they vote on {settings.projection} random directions of each fake's gradient, in {settings.bins} bins"
+    )
+
+
+METHOD = Method(
+    name="g-pate",
+    about="G-PATE (Long et al. 2021): teachers vote on the gradients that the generator receives",
+    settings=GPateSettings,
+    presets=("default",),
+    draft=draft,
+    total=lambda draft, steps: total_event(draft.critic, steps=steps, batch_size=draft.training.batch_size),
+    critic=make_critic,
+    words=words,
+    check=check_teachers,
+    takes_shards=True,
+)

@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
-from gswgan.generators.generator import Generator
+from gswgan.baselines.generator import gan_generator, is_tiny
+from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Streams
+from gswgan.training.method import Method, Wish
+from gswgan.training.plan import Draft, TrainingSettings
 
 VOID = (
     "made by a GAN WITHOUT differential privacy: it has NO guarantee, no epsilon, and may reproduce training records; "
@@ -71,3 +74,31 @@ class GAN(DiscriminatorCritic):
     def metrics(self) -> dict[str, Any]:
         """The loss of the last update."""
         return {"discriminator_loss": float(self._loss)}
+
+
+def draft(wish: Wish, noise: float) -> Draft:
+    """There is no noise. Few steps for tiny images, as for all methods; as many as a small GAN needs for others."""
+    tiny = is_tiny(wish.facts)
+    steps, rate = (3000, 2e-3) if tiny else (20_000, 2e-4)
+    return Draft(
+        method="gan",
+        preset=wish.preset,
+        facts=wish.facts,
+        critic=GANSettings(width=8 if tiny else 32, learning_rate=rate),
+        generator=gan_generator(wish),
+        optimizer=OptimizerSettings(learning_rate=rate, betas=(0.5, 0.999), average=0.99),
+        training=TrainingSettings(steps=steps if wish.steps is None else wish.steps, batch_size=128),
+    )
+
+
+METHOD = Method(
+    name="gan",
+    about="a GAN (Goodfellow et al. 2014) WITHOUT differential privacy, as an upper reference",
+    settings=GANSettings,
+    presets=("default",),
+    draft=draft,
+    total=lambda draft, steps: None,
+    critic=lambda plan, tools: GAN(plan.critic, **tools.shape, public=tools.public, device=tools.device),
+    words=lambda draft: f"discriminator of width {draft.critic.width}, NOT private",
+    void=VOID,
+)

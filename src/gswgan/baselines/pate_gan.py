@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gswgan.baselines.teachers import Teachers
+from gswgan.baselines.generator import gan_generator, is_tiny
+from gswgan.baselines.teachers import Teachers, check_teachers, number_of_teachers
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.convolution import row_sum
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.network import Buffers, CriticShape, Parameters, Weights, image_gradient, init_critics, score
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
-from gswgan.generators.generator import Generator
+from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Ballot, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.training.method import Method, Tools, Wish
+from gswgan.training.plan import Draft, Plan, TrainingSettings
 
 FAKE, REAL = 0, 1
 
@@ -237,3 +240,55 @@ class PateGan:
         """The inverse of `state`."""
         for name, value in self.state().items():
             value.copy_(tensors[name])
+
+
+def draft(wish: Wish, noise: float) -> Draft:
+    """The paper's settings with Laplace noise of this scale on the votes; for tiny images less of everything."""
+    tiny = is_tiny(wish.facts)
+    critic = PateGanSettings(teachers=number_of_teachers(wish, most=100), scale=noise)
+    if tiny:
+        critic = replace(critic, batch_size=32, teacher_width=4, learning_rate=1e-3)
+    return Draft(
+        method="pate-gan",
+        preset=wish.preset,
+        facts=wish.facts,
+        critic=critic,
+        generator=gan_generator(wish),
+        optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas),
+        training=TrainingSettings(steps=wish.steps or (100 if tiny else 1000), batch_size=critic.batch_size),
+    )
+
+
+def make_critic(plan: Plan, tools: Tools) -> PateGan:
+    """The teachers behind their votes, and the student in front."""
+    return PateGan(
+        plan.critic,
+        **tools.shape,
+        ledger=tools.ledger,
+        public=tools.public,
+        secret=tools.secret,
+        device=tools.device,
+    )
+
+
+def words(draft: Draft) -> str:
+    """Teachers and student on one line."""
+    settings: PateGanSettings = draft.critic
+    return (
+        f"student of width {settings.student_width}; {settings.teachers:,} teachers of width {settings.teacher_width}, "
+        f"each with its own part of the data, vote on {settings.student_updates} x {settings.batch_size} fakes a round"
+    )
+
+
+METHOD = Method(
+    name="pate-gan",
+    about="PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by noisy votes, a student learns them",
+    settings=PateGanSettings,
+    presets=("default",),
+    draft=draft,
+    total=lambda draft, steps: total_event(draft.critic, steps=steps),
+    critic=make_critic,
+    words=words,
+    check=check_teachers,
+    takes_shards=True,
+)

@@ -17,6 +17,9 @@ from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.network import Buffers, CriticShape, Parameters
 from gswgan.errors import RunError
 from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.training.gs_wgan import check_shards
+from gswgan.training.method import Wish
+from gswgan.training.plan import Plan
 
 
 class Teachers(Ensemble):
@@ -50,3 +53,18 @@ class Teachers(Ensemble):
             params, buffers, _ = self._gather(np.arange(start, min(start + self.chunk, self.count)))
             answers.append(question(params, buffers))
         return torch.cat(answers)
+
+
+def number_of_teachers(wish: Wish, *, most: int) -> int:
+    """As asked for, or by the number of records (or persons): 30 each of 60,000, 3 of 1,400, and at the most `most`.
+
+    Fewer records would have too few teachers otherwise for any noise: the rule of `ensemble_release`.
+    """
+    units = wish.facts.persons or wish.facts.records
+    size = max(2, round(30 * (units / 60_000) ** 0.617))
+    return max(1, min(most, units // size)) if wish.shards is None else wish.shards
+
+
+def check_teachers(plan: Plan) -> None:
+    """Each teacher has a shard of its own."""
+    check_shards(plan.facts, plan.critic.teachers)

@@ -62,7 +62,7 @@ def evaluate(
     The figures are computed on real data: they are PRIVATE and kept in RUN/private (or beside the file), never in a
     release. Ctrl-C loses at most the figure in the making; the same command goes on from there.
     """
-    from gswgan.evaluation.classifiers import ALL, FAST, check
+    from gswgan.evaluation.classifiers import check
     from gswgan.evaluation.evaluate import evaluate as measure
     from gswgan.evaluation.metrics import METRICS, Request, Scene
     from gswgan.evaluation.references import find_places
@@ -74,11 +74,11 @@ def evaluate(
     for name in named:
         if name not in METRICS:
             raise PlanError("metrics", name, f"names out of {', '.join(METRICS)}")
-    several = {"fast": FAST, "all": ALL}.get(classifiers) or tuple(_names(classifiers))
+    several = parse_classifiers(classifiers)
     check(several, settings)
     request = Request(
         metrics=named, classifiers=several, settings=settings, train_size=train_size,  # type: ignore[arg-type]
-        seeds=_seeds(seeds), device=pick_device(device), inception_weights=inception_weights,
+        seeds=parse_seeds(seeds), device=pick_device(device), inception_weights=inception_weights,
     )  # fmt: skip
     given = _Given(source, data, test_data, classes)
     train, test = given.real()
@@ -86,19 +86,13 @@ def evaluate(
     if train_size is not None and train_size > min(samples, train.n):
         raise DataError("train-size", train_size, f"at most {min(samples, train.n)}, the smaller of the two sets")
     places = find_places(train, test, given.run)
-    basis = {
-        "data": train.name, "checksums": list(places.checksums), "synthetic": identity, "samples": samples,
-        "settings": settings, "train_size": train_size,
-    }  # fmt: skip
-    results = Results(given.keep(), basis)
+    scene = Scene(train=train, test=test, places=places, request=request, samples=samples)
+    results = Results(given.keep(), scene.basis(identity))
     if results.path is None:
         errors.print("Nothing is kept: figures on real data do not belong into a release.")
     try:
-        with _bar(errors) as (note, progress):
-            summary = measure(
-                draw, Scene(train=train, test=test, places=places, request=request, samples=samples), results,
-                note=note, progress=progress,
-            )  # fmt: skip
+        with work_bar(errors) as (note, progress):
+            summary = measure(draw, scene, results, note=note, progress=progress)
     except KeyboardInterrupt:
         errors.print(f"stopped; the same command goes on. So far: {results.path or 'nothing is kept'}")
         raise typer.Exit(130) from None
@@ -133,12 +127,12 @@ class _Given:
 
     def real(self) -> tuple[ImageData, ImageData | None]:
         """Training and held-out data; None where there is no held-out part."""
-        from gswgan.data import load_data
+        from gswgan.cli.real_data import load_data, load_held_out
         from gswgan.data.sources import NAMES
 
         where: dict[str, Any] = {"spec": self.data, "classes": self.classes}
         if self.folder is not None and self.data is None:
-            where = {**self.folder.remembered_source(), "group_by": None}
+            where = self.folder.remembered_source()
         elif self.folder is not None:
             facts = self.folder.plan().facts
             where |= {"image_size": facts.image_size, "labels": facts.classes > 1}
@@ -147,21 +141,7 @@ class _Given:
         if self.folder is not None and train.classes != self.folder.plan().facts.classes:
             known = self.folder.plan().facts.classes
             raise DataError("data", f"{train.name}, {train.classes} classes", f"{known} classes, as the run has")
-        try:
-            test = load_data(**where | {"spec": self.test_data or where["spec"]}, split="test")
-        except DataError:
-            if self.test_data is not None:
-                test = load_data(**where | {"spec": self.test_data})  # a file or folder that is held out as a whole
-            elif where["spec"] in NAMES:
-                raise
-            else:
-                return train, None
-        if test.images.shape[1:] != train.images.shape[1:] or (test.labels is None) != (train.labels is None):
-            raise DataError(
-                "test-data", f"images {test.images.shape[1:]}, labels: {test.labels is not None}",
-                f"images {train.images.shape[1:]}, labels: {train.labels is not None}, as the training data has",
-            )  # fmt: skip
-        return train, test
+        return train, load_held_out(train, self.test_data, **where)
 
     def synthetic(self, train: ImageData, samples: int | None, device: str) -> tuple[Draw, int, str]:
         """How a seed becomes a synthetic set, its size, and a checksum of what it comes from."""
@@ -188,7 +168,15 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def parse_classifiers(text: str) -> tuple[str, ...]:
+    """fast, all, or names."""
+    from gswgan.evaluation.classifiers import ALL, FAST
+
+    return {"fast": FAST, "all": ALL}.get(text) or tuple(_names(text))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between."""
     try:
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
         if all(0 <= seed < 2**32 for seed in found):
@@ -199,7 +187,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _bar(errors: Console) -> Iterator[tuple[Any, Report]]:
+def work_bar(errors: Console) -> Iterator[tuple[Any, Report]]:
     """A bar on stderr that weighs each measurement by its estimated time; yields how to print and how to move it."""
     columns = (
         TextColumn("{task.description}"),

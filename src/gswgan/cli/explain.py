@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gswgan.critics.kernel import KernelSettings
+from gswgan.privacy.events import in_words
 from gswgan.training.plan import Plan
 from gswgan.training.publish import cost_from_statement
 from gswgan.training.run_folder import RunFolder, read_json
@@ -17,9 +19,10 @@ def outcome(folder: RunFolder) -> str:
     plan, kept = folder.plan(), read_json(folder.model, "model.json")["labels"]
     left_out = [name for label, name in enumerate(plan.facts.class_names) if label not in kept]
     lines = [f"left out, too rare to be told from the noise: {', '.join(left_out)}"] if left_out else []
+    may = f"may be published; {folder.private} may not" if plan.guarantee is not None else "NOT to be published"
     lines += [
         f"samples:   {folder.samples}",
-        f"release:   {folder.release} (may be published; {folder.private} may not)",
+        f"release:   {folder.release} ({may})",
         f"guarantee: NONE, {statement['void']}"
         if statement["void"]
         else f"guarantee: {cost_from_statement(statement)}",
@@ -33,13 +36,21 @@ def outcome(folder: RunFolder) -> str:
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
     """What it says, what it covers, what it does not cover."""
     cost = cost_from_statement(statement)
+    if cost is None:
+        return "\n".join([
+            f"NO GUARANTEE: this release was {statement['void']}.",
+            "",
+            "There is no epsilon, of any size. The generator learned from the records without noise and may draw them",
+            "again: treat it, and everything drawn from it, as the data itself.",
+        ])  # fmt: skip
     unit = cost.unit
     factor = math.exp(min(cost.epsilon, 700))
     strength = (
         "strong" if cost.epsilon <= 1 else "moderate" if cost.epsilon <= 10 else
         "weak" if cost.epsilon <= 50 else "not meaningful in practice"
     )  # fmt: skip
-    embedding = "the embedding, " if plan.method_name == "kernel" else ""
+    embedding = "the embedding, " if isinstance(plan.critic, KernelSettings) else ""
+    releases = plan.releases()
     lines = []
     if statement.get("void"):
         lines += [f"NO GUARANTEE: this release was {statement['void']}.", "With a secret key it would read:", ""]
@@ -54,8 +65,9 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "  samples drawn from the generator.",
         "",
         "What it rests on",
-        f"  {plan.privacy.releases} planned release(s) of a sum to which one {unit}'s content can add so little",
-        f"  that the noise hides it (sampling: {cost.sampling}; accountant: {cost.accountant}).",
+        f"  {sum(releases.values())} planned release(s) of sums to which one {unit}'s content can add so little",
+        f"  that the noise hides it (sampling: {cost.sampling}; accountant: {cost.accountant}):",
+        *(f"  {times} x {in_words(event)}." for event, times in releases.items()),
         "  Each is a line of ledger.jsonl.",
         "",
         "What it covers",

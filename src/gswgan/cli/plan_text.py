@@ -7,32 +7,33 @@ import importlib.util
 import math
 
 from gswgan.critics.kernel import KernelSettings
+from gswgan.privacy.events import in_words
 from gswgan.training.advice import BEARABLE, LARGEST_SIDE, Comparison, compare_plan, ensemble_noise
 from gswgan.training.defaults import score_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import load_preset, privacy_settings
+from gswgan.training.planner import make_draft
 
 
 def describe(plan: Plan) -> str:
     """The plan on a few lines: everything that matters for the guarantee, then the rest."""
-    facts, privacy, training = plan.facts, plan.privacy, plan.training
+    facts, training = plan.facts, plan.training
     persons = f", {facts.persons} persons" if facts.persons else ""
     lines = [
         f"data:      {facts.data}: {facts.records} records{persons}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
-        f"critic:    {_critic(plan)}",
-        f"release:   {privacy.releases} x Gaussian, noise std {privacy.noise_std:.5g}, sensitivity "
-        f"{privacy.contribution.sensitivity(privacy.neighbours):.5g}, sampling {privacy.sampling}"
-        + (f" at rate {privacy.rate:g}" if privacy.sampling == "poisson" else ""),
-        f"guarantee: {plan.guarantee}" + (" -- void: --insecure-reproducible" if plan.insecure_reproducible else ""),
+        f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",
+        f"critic:    {plan.recipe.words(plan)}",
     ]
+    lines += [f"release:   {times} x {in_words(event)}" for event, times in plan.releases().items()]
+    void = " -- void: --insecure-reproducible" if plan.insecure_reproducible else ""
+    lines.append(f"guarantee: NONE, {plan.void}" if plan.guarantee is None else f"guarantee: {plan.guarantee}{void}")
     if plan.claimed is not None:
         lines.append(f"claimed:   {plan.claimed.epsilon:.4g}, {plan.claimed.accounting}")
     if plan.source is not None:
         lines.append("source:    an embedding that was released before; this run adds nothing to its cost")
-    if plan.curve:
+    if plan.curve and plan.guarantee is not None:
         points = ", ".join(f"{done}: {epsilon:.3g}" for done, epsilon in plan.curve)
-        lines.append(f"epsilon by step, likewise at delta {privacy.delta:g}: {points}")
+        lines.append(f"epsilon by step, likewise at delta {plan.guarantee.delta:g}: {points}")
     lines.append(
         f"generator: {plan.generator.architecture} of width {plan.generator.width}, {training.steps} steps of "
         f"{training.batch_size} fakes, learning rate {plan.optimizer.learning_rate:g}"
@@ -45,7 +46,7 @@ def outlook(plan: Plan) -> str:
     lines = ["what more or less data would buy at the same guarantee:"]
     for factor in (0.1, 1, 10):
         facts = _scaled(plan.facts, factor)
-        privacy = plan.privacy if factor == 1 else _privacy_for(plan, facts)
+        privacy = _privacy_for(plan, facts)
         lines.append(f"  {facts.records:>12,} records: {_noise(plan, facts, privacy)}")
     return "\n".join(lines)
 
@@ -56,8 +57,8 @@ def advice(plan: Plan) -> str:
         return "which critic: to compare them, install dp-accounting"
     found = compare_plan(plan)
     how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
-    if not load_preset(plan.preset).get("as_published"):
-        how[plan.method_name] = "as planned"
+    if plan.claimed is None:  # the paper's run is for comparison
+        how["kernel" if isinstance(plan.critic, KernelSettings) else "ensemble"] = "as planned"
     coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""
     lines = [
         f"which critic: {found.choice} ({how[found.choice]}){coarse}",
@@ -110,22 +111,20 @@ def _loud(found: Comparison) -> str:
     )
 
 
-def _critic(plan: Plan) -> str:
-    if isinstance(plan.critic, KernelSettings):
-        return f"kernel, {plan.critic.features} random features, length scale {plan.critic.scales}"
-    return f"ensemble of {plan.privacy.shards} critics of width {plan.critic.width}"
-
-
 def _scaled(facts: Facts, factor: float) -> Facts:
     persons = None if facts.persons is None else max(1, round(facts.persons * factor))
     return dataclasses.replace(facts, records=max(1, round(facts.records * factor)), persons=persons)
 
 
 def _privacy_for(plan: Plan, facts: Facts) -> PrivacySettings:
-    table = load_preset(plan.preset)
-    if isinstance(plan.critic, KernelSettings) or table.get("as_published"):
+    assert plan.privacy is not None
+    assert plan.guarantee is not None
+    if facts == plan.facts or isinstance(plan.critic, KernelSettings) or plan.claimed is not None:
         return plan.privacy
-    return privacy_settings(table, facts, epsilon=plan.guarantee.epsilon, delta=plan.privacy.delta)
+    epsilon, delta = plan.guarantee.epsilon, plan.guarantee.delta
+    draft = make_draft(facts, preset=plan.preset, epsilon=epsilon, delta=delta)
+    assert draft.privacy is not None
+    return draft.privacy
 
 
 def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:

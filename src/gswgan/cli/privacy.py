@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,9 @@ _Sampling = Annotated[str, typer.Option(help="poisson, all, or one (the paper's 
 def account(
     run: Annotated[Path | None, typer.Argument(help="A run or release folder: accounts what its ledger holds.")] = None,
     preset: Annotated[str | None, typer.Option(help="Account for a preset as it would run.")] = None,
-    records: Annotated[int, typer.Option(help="With --preset: number of records.")] = 60_000,
+    method: Annotated[str | None, typer.Option(
+        help="Account for a method as it would run (with --preset: its preset). Default: gswgan.")] = None,
+    records: Annotated[int, typer.Option(help="With --preset or --method: number of records.")] = 60_000,
     noise_multiplier: Annotated[float | None, typer.Option(
         help="Noise std over the L2 bound of one contribution (half of the replace-one sensitivity).")] = None,
     rate: Annotated[float, typer.Option(help="Probability that a contributor takes part in a release.")] = 1.0,
@@ -35,28 +38,32 @@ def account(
     json: _Json = False,
 ) -> None:  # fmt: skip
     """Epsilon of a RUN, of a preset, or of a noise multiplier, with all that it means nothing without."""
-    chosen = [run is not None, preset is not None, noise_multiplier is not None]
+    chosen = [run is not None, preset is not None or method is not None, noise_multiplier is not None]
     if sum(chosen) != 1:
         raise PrivacyError(
-            "arguments", sum(chosen), "exactly one of RUN, --preset or --noise-multiplier",
+            "arguments", sum(chosen), "exactly one of RUN, --preset (or --method) or --noise-multiplier",
             "For example: gswgan privacy account --preset paper.",
         )  # fmt: skip
     if run is not None:
         content = _account_run(run)
-    elif preset is not None:
-        content = _account_preset(preset, records, delta)
+    elif noise_multiplier is None:
+        content = _account_preset(method or "gswgan", preset, records, delta)
     else:
-        assert noise_multiplier is not None
         content = _account_noise(noise_multiplier, rate, steps, 1e-5 if delta is None else delta, neighbours, sampling)
     if json:
         print_json(content)
         return
     from gswgan.training.publish import cost_from_statement
 
+    cost = cost_from_statement(content)
     if content.get("void"):
-        console.print(f"NO GUARANTEE: {content['void']}. With a secret key it would read:")
-    console.print(str(cost_from_statement(content)))
+        console.print(f"NO GUARANTEE: {content['void']}.")
+    if cost is None:
+        return
+    console.print(("With a secret key it would read: " if content.get("void") else "") + str(cost))
     console.print(f"sampling: {content['sampling']}; accountant: {content['accountant']}")
+    for words in content.get("planned", []):
+        console.print(words)
     for key, words in (("claimed", "claimed by the paper's accounting, NOT a guarantee"),
                        ("lower_bound", "no analysis of this run can prove less than"),
                        ("as_printed", "with all inner answers visible, as Algorithm 2 is printed")):  # fmt: skip
@@ -181,38 +188,53 @@ def _account_run(run: Path) -> dict[str, Any]:
     if plan.source is not None:
         return stated
     content = privacy_statement(plan, cost_of_ledger(plan, folder))
+    if plan.guarantee is None:
+        return content  # void, whatever the file states
     found = tuple(short(stated.get(key)) for key in ("epsilon", "delta"))
     less = type(found[0]) is not float or not found[0] >= content["epsilon"] * (1 - 1e-3)
-    if less or found[1] != plan.privacy.delta:
+    if less or found[1] != plan.guarantee.delta:
         raise PrivacyError(
             f"{folder.privacy}: epsilon and delta",
             found,
-            f"({content['epsilon']:.5g}, {plan.privacy.delta:g}), which its ledger costs",
+            f"({content['epsilon']:.5g}, {plan.guarantee.delta:g}), which its ledger costs",
             "The file was damaged or edited: copy the release again.",
         )
     return content
 
 
-def _account_preset(preset: str, records: int, delta: float | None) -> dict[str, Any]:
+def _account_preset(method: str, preset: str | None, records: int, delta: float | None) -> dict[str, Any]:
+    from gswgan.privacy.events import in_words
+    from gswgan.training.gs_wgan import load_preset
     from gswgan.training.plan import Facts
-    from gswgan.training.planner import as_printed, claimed, guarantee, load_preset, lower_bound, privacy_settings
+    from gswgan.training.planner import DELTA, guarantee, make_draft
     from gswgan.training.settings import check_whole, to_plain
 
-    table, records = load_preset(preset), check_whole("records", records, 2, 2**40)
+    records = check_whole("records", records, 2, 2**40)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
-    privacy = privacy_settings(table, facts, delta=delta)
-    claim, bound = claimed(table, privacy), lower_bound(privacy)
+    table = load_preset(preset) if method == "gswgan" and preset is not None else {}
+    delta = table.get("privacy", {}).get("delta", DELTA) if delta is None else delta
+    draft = make_draft(facts, method=method, preset=preset, delta=delta)
+    total, recipe = draft.total(), draft.recipe
+    if total is None:
+        return {"epsilon": None, "void": recipe.void}
+    claim, bound, privacy = recipe.claimed(draft, delta), recipe.lower_bound(draft), draft.privacy
+    who: dict[str, str] = {} if privacy is None else {"unit": privacy.unit, "observer": privacy.observer}
     content = {
-        **guarantee(privacy).to_json(),
+        **guarantee(total, delta=delta, **who).to_json(),
         "claimed": None if claim is None else claim.to_json(),
         "lower_bound": to_plain(bound),
-        "noise_std": privacy.noise_std,
-        "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
-        "releases": privacy.releases,
-        "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate,
-        "shards": privacy.shards,
+        "planned": [f"{times} x {in_words(event)}" for event, times in draft.releases().items()],
     }
-    if table.get("federated"):
-        content["as_printed"] = as_printed(privacy, table["ensemble"]["updates"]).to_json()
+    if privacy is not None:
+        content |= {
+            "noise_std": privacy.noise_std,
+            "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
+            "releases": privacy.releases,
+            "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate,
+            "shards": privacy.shards,
+        }
+        if table.get("federated"):  # Algorithm 2 as printed: a client answers in each of its inner iterations
+            whole = dataclasses.replace(privacy, rows=privacy.rows * draft.critic.updates).total()
+            content["as_printed"] = guarantee(whole, delta=delta, **who).to_json()
     return content

@@ -24,9 +24,11 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 def train(
     data: Annotated[str | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), or a "
-        "folder with a subfolder of images for each class.", rich_help_panel=_DATA)] = None,
+        "folder with a subfolder of images for each class. By person: mnist-writers, femnist-writers, a LEAF folder, "
+        "a TFF .h5, or a folder with a folder of classes for each client.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
-        help="Number of classes where the data has labels but no class names. Public: never counted from the data.",
+        help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
+        "FEMNIST: 62, or the paper's 36 (case merged).",
         rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(
         help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)] = None,
@@ -36,23 +38,32 @@ def train(
     group_by: Annotated[Path | None, typer.Option(
         help="A file with one person id a record: protects whole persons instead of records.",
         rich_help_panel=_DATA)] = None,
+    min_records: Annotated[int | None, typer.Option(
+        help="Leave out persons with fewer records.", rich_help_panel=_DATA)] = None,
+    accuracy: Annotated[str | None, typer.Option(metavar="FROM..TO",
+        help="Leave out persons at whose records --judge is outside (the paper: 0.939..1, or 0..0.882).",
+        rich_help_panel=_DATA)] = None,
+    judge: Annotated[Path | None, typer.Option(
+        help="The file of a classifier trained on public data.", rich_help_panel=_DATA)] = None,
     epsilon: Annotated[float | None, typer.Option(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
-    method: Annotated[str, typer.Option(
-        help="gswgan, or a baseline: dp-merf (Harder et al. 2021).", rich_help_panel=_RUN)] = "gswgan",
+    method: Annotated[str | None, typer.Option(
+        help="gswgan (the default), or a baseline: dp-merf, dp-sgd-gan, g-pate, pate-gan, or gan (NOT private).",
+        rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison).",
+        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison); "
+        "dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
     shards: Annotated[int | None, typer.Option(
-        help="Number of critics, each with its own part of the data (ensemble and paper).",
+        help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps. Ensemble: one release each.",
+    steps: Annotated[int | None, typer.Option(help="Training steps. All but the kernel critic release in each.",
         rich_help_panel=_RUN)] = None,
     out: Annotated[Path | None, typer.Option(
-        help="The run folder to make. Default: runs/DATA-PRESET.", rich_help_panel=_RUN)] = None,
+        help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
     seed: Annotated[int | None, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
@@ -83,19 +94,14 @@ def train(
     """
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts, Plan
-    from gswgan.training.planner import METHODS, doubts, make_plan
+    from gswgan.training.planner import doubts, make_plan
     from gswgan.training.run_folder import RunFolder
 
-    if method not in METHODS:
-        raise PlanError("method", method, "one of " + ", ".join(METHODS), "Leave --method out for GS-WGAN.")
-    if method != "gswgan" and preset is not None:
-        raise PlanError("preset", preset, f"no --preset with --method {method}", "Leave one of them out.")
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued = resume is not None or source is not None
     fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
-    fixed |= {"--insecure-reproducible": insecure_reproducible or None}
-    fixed |= {"--method": None if method == "gswgan" else method}
+    fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method}
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
         fixed |= {"--dry-run": dry_run or None, "--save-plan": save_plan, "--out": out if resume else None}
@@ -118,13 +124,15 @@ def train(
         _run(folder, None, device)
         return
 
-    from gswgan.data import load_data
+    from gswgan.cli.real_data import load_data
     from gswgan.data.sources import NAMES
 
     spec = "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size, "labels": labels}
     where["channels"] = channels
     where["group_by"] = None if group_by is None else str(group_by.absolute())
+    where |= {"min_records": min_records, "accuracy": accuracy}
+    where["judge"] = None if judge is None else str(judge.absolute())
     if resume is not None:
         folder = RunFolder(resume)
         if not folder.model.is_file():
@@ -138,7 +146,7 @@ def train(
         _check_fits(folder.plan(), images)
     else:
         plan = Plan.load(plan_file) if plan_file is not None else make_plan(
-            Facts.of(images), preset=preset or METHODS[method], epsilon=epsilon, delta=delta, shards=shards,
+            Facts.of(images), method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
             steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
         _check_fits(plan, images)
@@ -151,11 +159,13 @@ def train(
             from gswgan.cli.plan_text import advice, describe, outlook
 
             console.print(describe(plan))
-            console.print(outlook(plan))
-            console.print(advice(plan))
+            if plan.method == "gswgan":
+                console.print(outlook(plan))
+                console.print(advice(plan))
         if planning:
             return
-        folder = _create(out or _free(Path("runs") / f"{images.name}-{plan.preset}"), plan, where)
+        kind = plan.preset if plan.method == "gswgan" else plan.method
+        folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where)
     _run(folder, images, device)
     if show_private:
         _show_private(folder)
@@ -229,7 +239,9 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
     console.print(f"run folder: {folder.root}")
 
     def spent(done: int) -> str:
-        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.privacy.delta:g}"
+        if plan.guarantee is None:
+            return "NO guarantee"
+        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
 
     with progress_bar(plan.training.steps, spent) as move:
         ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)
@@ -240,13 +252,13 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
 
 
 def _show_private(folder: RunFolder) -> None:
-    from gswgan.data import load_data
+    from gswgan.cli.real_data import EVERYBODY, load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
     from gswgan.synthesizer import load
 
     try:
-        test = load_data(**{**folder.remembered_source(), "group_by": None}, split="test")
+        test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
     except DataError:
         console.print("PRIVATE: this data has no held-out part to test on.")
         return

@@ -67,7 +67,7 @@ class Shards:
         if data.persons is None:
             parts: list[np.ndarray] = list(partition(data.n, count, seed=seed).indices)
         else:
-            parts = list(partition_persons(data.persons, count, seed=seed).indices)
+            parts = list(partition_persons(data.persons, count, seed=seed, number=data.number_of_persons).indices)
         sizes = np.array([len(part) for part in parts])
         table = np.stack([np.resize(part, sizes.max()) for part in parts])
         return cls(table=torch.from_numpy(table).to(device), sizes=sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,12 @@ class Embedding:
         safe = torch.where(kept, self.counts, torch.ones_like(self.counts))
         return (self.sums / safe[:, None] * kept[:, None]).to(torch.float32)
 
+    @classmethod
+    def of_persons(cls, flat: np.ndarray, classes: int, noise_std: float) -> Embedding:
+        """From the persons' sums: each class has its count behind its features, and all have the same noise."""
+        table = torch.from_numpy(flat.reshape(classes, -1))
+        return cls(sums=table[:, :-1], counts=table[:, -1], noise_std=noise_std, count_noise_std=noise_std)
+
     def save(self, path: Path) -> None:
         """On the disk before training starts, so that it is released once and serves many generators."""
         noise = torch.tensor([self.noise_std, self.count_noise_std], dtype=torch.float64)
@@ -138,18 +144,27 @@ def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanis
     classes, width = data.classes, features.width
     std = mechanism.noise_std
     if data.persons is not None:
-        blocks = _person_blocks(data, features)
-        flat = mechanism.release("embedding", blocks, slots=1, width=classes * (width + 1)).sums
-        table = torch.from_numpy(flat.reshape(classes, width + 1))
-        sums, counts, count_std = table[:, :width], table[:, width], std
+        return embed_persons(_person_blocks(data, features), classes, width, mechanism)
+    released = mechanism.release("embedding", _record_blocks(data, features), slots=classes, width=width)
+    sums = torch.from_numpy(released.sums)
+    if released.counts is None:  # without labels the only count is n, which is public
+        counts, count_std = torch.tensor([float(len(data.images))], dtype=torch.float64), 0.0
     else:
-        released = mechanism.release("embedding", _record_blocks(data, features), slots=classes, width=width)
-        sums = torch.from_numpy(released.sums)
-        if released.counts is None:  # without labels the only count is n, which is public
-            counts, count_std = torch.tensor([float(len(data.images))], dtype=torch.float64), 0.0
-        else:
-            counts, count_std = torch.from_numpy(released.counts), std / mechanism.contribution.clip_norm
+        counts, count_std = torch.from_numpy(released.counts), std / mechanism.contribution.clip_norm
     return Embedding(sums=sums, counts=counts, noise_std=std, count_noise_std=count_std)
+
+
+def embed_persons(blocks: Iterable[Block], classes: int, width: int, mechanism: GaussianMechanism) -> Embedding:
+    """The same release from the persons' own averages, wherever each was computed."""
+    flat = mechanism.release("embedding", blocks, slots=1, width=classes * (width + 1)).sums
+    return Embedding.of_persons(flat, classes, mechanism.noise_std)
+
+
+def person_row(data: ImageData, features: RandomFeatures) -> Tensor:
+    """What one person adds, before it is clipped: the row [1, 1, L (D + 1)] of data with a single person."""
+    with products(tf32=False):
+        ((row, _),) = _person_blocks(data, features)
+    return row
 
 
 def _pixels(images: np.ndarray, device: torch.device) -> Tensor:

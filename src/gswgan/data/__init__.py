@@ -7,6 +7,7 @@ neighbouring data sets are taken: two valid `ImageData` of the same public shape
 
 from __future__ import annotations
 
+from gswgan.data.clients import clients, dirichlet_clients, keep_clients
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.partition import Partition, PersonPartition, partition, partition_persons
 from gswgan.data.sources import load_data
@@ -15,6 +16,9 @@ __all__ = [
     "ImageData",
     "Partition",
     "PersonPartition",
+    "clients",
+    "dirichlet_clients",
+    "keep_clients",
     "load_data",
     "make_image_data",
     "partition",

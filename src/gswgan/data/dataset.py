@@ -13,6 +13,7 @@ from gswgan.errors import DataError, short
 
 MAX_CLASSES = 10_000
 _MAX_NAME = 100  # characters of a class name
+_MAX_ID = 256  # characters of a person's id
 _CHUNK = 1024  # records converted at a time, so that float input is never held twice
 
 
@@ -20,9 +21,9 @@ _CHUNK = 1024  # records converted at a time, so that float input is never held 
 class ImageData:
     """Validated images: the domain over which neighbours are defined. Made by `make_image_data`.
 
-    Public: n, the shape, the classes, the list of persons. Private: what the arrays hold (so no array is
-    ever part of the printed form). Neighbours differ in one record, content and label, at the same index;
-    with `persons`, in all records of one person.
+    Public: `public_records`, the shape, the classes, the list of persons. Private: what the arrays hold (so
+    no array is ever part of the printed form). Neighbours differ in one record, content and label, at the
+    same index; with `persons`, in all records of one person, and in whether these were left out.
     """
 
     name: str
@@ -30,11 +31,13 @@ class ImageData:
     labels: np.ndarray | None = field(repr=False)  # int64 [n] in 0..classes-1, or None
     classes: int  # public; 1 without labels
     class_names: tuple[str, ...]  # public
-    persons: np.ndarray | None = field(default=None, repr=False)  # int64 [n], dense ids 0..P-1
+    persons: np.ndarray | None = field(default=None, repr=False)  # int64 [n], places in the list of persons
+    person_ids: tuple[str, ...] = field(default=(), repr=False)  # public: the list of persons, with or without records
+    left_out: int = 0  # records of listed persons that `keep_clients` left out; they stay in the public count
 
     @property
     def n(self) -> int:
-        """The number of records (public)."""
+        """The number of records."""
         return int(self.images.shape[0])
 
     @property
@@ -49,8 +52,15 @@ class ImageData:
 
     @property
     def number_of_persons(self) -> int:
-        """P, the number of persons (public); 0 where every record stands for itself."""
-        return 0 if self.persons is None else int(self.persons.max()) + 1
+        """P, the length of the list of persons (public); 0 where every record stands for itself."""
+        if self.persons is None:
+            return 0
+        return len(self.person_ids) or int(self.persons.max()) + 1
+
+    @property
+    def public_records(self) -> int:
+        """The number of records before any person was left out for what they hold (public)."""
+        return self.n + self.left_out
 
 
 def make_image_data(
@@ -61,6 +71,7 @@ def make_image_data(
     class_names: Sequence[str] | None = None,
     image_size: int | None = None,
     persons: ArrayLike | None = None,
+    person_ids: Sequence[str] | None = None,
     name: str = "arrays",
 ) -> ImageData:
     """Validate channel-last arrays and copy them into an ImageData.
@@ -68,7 +79,8 @@ def make_image_data(
     `images` is uint8, or float in [0, 1] (rounded to 255 levels), of shape [n, h, w], [n, h, w, 1] or
     [n, h, w, 3]. `labels` are integers below `classes`, which is a public input and never counted from the
     data. `image_size` scales and pads to a square; without it the images must be square, 8 to 64 pixels.
-    `persons` holds one id a record, integers or strings; the sorted list of ids is public.
+    `persons` holds one id a record, integers or strings; the sorted list of ids is public. Where the list is
+    known apart from the records (some persons may have none), it is `person_ids`, and `persons` are places in it.
     """
     pixels = _to_uint8(_as_array(images, "images"), image_size)
     number = pixels.shape[0]
@@ -82,13 +94,18 @@ def make_image_data(
         checked = _check_labels(_as_array(labels, "labels"), number, classes)
         names = tuple(str(index) for index in range(classes)) if class_names is None else tuple(class_names)
     _check_names(names, classes)
+    places: np.ndarray | None = None
+    ids: tuple[str, ...] = ()
+    if persons is not None:
+        places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
         name="".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME]),
         images=pixels,
         labels=checked,
         classes=classes,
         class_names=names,
-        persons=None if persons is None else _dense_persons(_as_array(persons, "persons"), number),
+        persons=places,
+        person_ids=ids,
     )
 
 
@@ -132,7 +149,7 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
     for start in range(0, len(images), _CHUNK):
         chunk = images[start : start + _CHUNK]
         if chunk.dtype != np.uint8:
-            chunk = _round_floats(chunk, start)
+            chunk = round_floats(chunk, start)
         if (height, width) != (size, size):
             grey = chunk.shape[3] == 1
             squares = [fit_square(picture[..., 0] if grey else picture, size) for picture in chunk]
@@ -141,8 +158,8 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
     return out
 
 
-def _round_floats(chunk: np.ndarray, start: int) -> np.ndarray:
-    """Floats in [0, 1] to 0..255; `start` is the index of the first record, for the message."""
+def round_floats(chunk: np.ndarray, start: int = 0, name: str = "images") -> np.ndarray:
+    """Floats in [0, 1] to 0..255; `start` is the index of the first record, for the message, as is `name`."""
     values: np.ndarray = chunk.astype(np.float64).reshape(len(chunk), -1)
     for what, valid, todo in (
         ("that is not finite", np.isfinite(values), "Mend the record or leave it out."),
@@ -154,7 +171,7 @@ def _round_floats(chunk: np.ndarray, start: int) -> np.ndarray:
     ):
         if not valid.all():
             record = start + int(np.argmin(valid.all(axis=1)))
-            raise DataError("images", f"a pixel of record {record} {what}", "floats from 0 to 1", todo)
+            raise DataError(name, f"a pixel of record {record} {what}", "floats from 0 to 1", todo)
     return np.rint(values * 255.0).astype(np.uint8).reshape(chunk.shape)
 
 
@@ -210,11 +227,12 @@ def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def _dense_persons(persons: np.ndarray, number: int) -> np.ndarray:
-    """Person ids as 0..P-1 in sorted order of the ids, which no record's content can change."""
-    if persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat):
-        persons = persons.astype(str)
-    if persons.dtype.kind not in "iuUS":
+def _dense_persons(
+    persons: np.ndarray, number: int, listed: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Persons as 0..P-1 in the sorted order of their ids, which no record's content can change; and the ids."""
+    of_strings = persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat)
+    if persons.dtype.kind not in "iuUS" and not of_strings:
         raise DataError(
             "persons", f"dtype {persons.dtype}", "one integer or string a record", "Check the ids (--group-by)."
         )
@@ -225,4 +243,24 @@ def _dense_persons(persons: np.ndarray, number: int) -> np.ndarray:
             f"shape ({number},): one id a record, in the order of the images",
             "Check that the ids (--group-by) belong to these images, and that a text file has no header line.",
         )
-    return np.unique(persons, return_inverse=True)[1].astype(np.int64)
+    if listed is not None:
+        ids, places = tuple(listed), persons
+        if persons.dtype.kind not in "iu" or persons.min() < 0 or persons.max() >= len(ids) or list(ids) != sorted(ids):
+            raise DataError("persons", short(ids), "places in a sorted list of ids", "Sort person_ids.")
+    elif of_strings:  # one long id must not make all of them long
+        ids = tuple(sorted(set(persons)))
+        place = {person: index for index, person in enumerate(ids)}
+        places = np.array([place[person] for person in persons])
+    else:
+        unique, places = np.unique(persons, return_inverse=True)
+        is_bytes = persons.dtype.kind == "S"
+        ids = tuple(person.decode("utf-8", "backslashreplace") if is_bytes else str(person) for person in unique)
+    for person in ids:
+        if not person.isprintable() or not 1 <= len(person) <= _MAX_ID:
+            raise DataError(
+                "persons", short(ascii(person)), f"ids of 1 to {_MAX_ID} printable characters",
+                "Rename the person (--group-by).",
+            )  # fmt: skip
+    if len(set(ids)) != len(ids):
+        raise DataError("persons", short(ids), "different ids", "Name every person once.")
+    return places.astype(np.int64), ids

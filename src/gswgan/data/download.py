@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the published files, from a folder, the cache or the network, by checksum."""
+"""The data sets known by name: their files, from a folder, the cache or the network, by checksum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A data set published as idx files, each with its md5."""
+    """A data set of a few files, each with its md5."""
 
     name: str
     folder: str  # under GSWGAN_DATA
@@ -42,7 +42,7 @@ class Published:
         return self._download(filename, places[-1])
 
     def _download(self, filename: str, target: Path) -> Path:
-        problems = []
+        problems = [] if self.mirrors else ["a file that no mirror has"]
         for mirror in self.mirrors:
             try:
                 _fetch(mirror + filename, target, self.md5[filename])
@@ -54,7 +54,7 @@ class Published:
             self.name,
             "; ".join(problems),
             f"{filename} in $GSWGAN_DATA/{self.folder}, in {target.parent}, or a network",
-            f"Set GSWGAN_DATA to a folder that has {files}, or put these four files into {target.parent}. "
+            f"Set GSWGAN_DATA to a folder that has {files}, or put these files into {target.parent}. "
             "`digits` needs no download.",
         )
 
@@ -132,6 +132,7 @@ def _open(url: str) -> Any:
 
 
 _DIGITS = tuple("0123456789")
+_LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _CLOTHES = (
     "T-shirt/top",
     "Trouser",
@@ -172,4 +173,23 @@ FASHION_MNIST = Published(
         "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
     },
     class_names=_CLOTHES,
+)
+
+QMNIST_WRITERS = Published(
+    name="qmnist-writers",
+    folder="qmnist_writers",
+    mirrors=("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",),
+    md5={
+        "qmnist-train-labels-idx2-int.gz": "0058f8dd561b90ffdd0f734c6a30e5e4",
+        "qmnist-test-labels-idx2-int.gz": "5b5b05890a5e13444e108efe57b788aa",
+    },
+    class_names=_DIGITS,
+)
+
+FEMNIST_WRITERS = Published(
+    name="femnist-writers",
+    folder="femnist_writers",
+    mirrors=(),
+    md5={"femnist-100-writers.npz": "5e4a733319ef052f8bba3cc287ad5d26"},
+    class_names=(*_DIGITS, *_LETTERS, *(letter.lower() for letter in _LETTERS)),
 )

@@ -1,4 +1,4 @@
-"""A folder of pictures, with a subfolder for each class."""
+"""A folder of pictures, with a subfolder for each class; or one of such folders for each client."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from gswgan.data.resize import check_image_size, check_square, fit_square
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 _FORMATS = ("PNG", "JPEG", "BMP")
 _MAX_PIXELS = 2**24
 _GREY = ("1", "L", "LA")  # and every mode of 16-bit grey, whose names begin with I
+_PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")  # of a data set: no client is named so
 
 
 def read_image_folder(
@@ -29,11 +30,64 @@ def read_image_folder(
     names of their own.) The number of channels is a public fact of the data set: `channels`, or 1 if all
     files are grey and 3 if all have colours. Where there are both, one record would decide, so it must be given.
     """
+    class_names, files = _list_files(folder)
+    if not files:
+        raise _no_images(folder)
+    images = _read_pictures(files, image_size, channels)
+    return images, np.array([label for _, label in files], np.int64) if class_names else None, class_names
+
+
+def has_clients(folder: Path) -> bool:
+    """Whether there are folders within the subfolders: then these are clients, else they are classes."""
+    return any(inner.is_dir() for entry in _visible(folder) if entry.is_dir() for inner in _visible(entry))
+
+
+def read_client_folders(
+    folder: Path, *, image_size: int | None = None, channels: int | None = None
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], np.ndarray, tuple[str, ...]]:
+    """Images, labels, class names, the place of each record's client, and the client ids of FOLDER/CLIENT/CLASS/FILE.
+
+    Clients are the sorted names of the subfolders, empty ones too. All of them have the same class folders, an
+    empty one where a client has no such image: were the classes gathered from the clients, one client could
+    renumber the labels of all others. Records come client by client, each client's in the order of file names.
+    """
+    clients = sorted((entry for entry in _visible(folder) if entry.is_dir()), key=lambda entry: entry.name)
+    class_names: tuple[str, ...] = ()
+    files: list[tuple[Path, int]] = []
+    counts = []
+    for client in clients:
+        if client.name.lower() in _PARTS:
+            raise DataError(
+                str(client),
+                "a part of a data set, not a client",
+                "a folder for each client, with a subfolder for each class",
+                "Pass the folder whose subfolders are the classes.",
+            )
+        names, mine = _list_files(client)
+        class_names = class_names or names
+        if names != class_names or not names:
+            raise DataError(
+                str(client),
+                f"class folders {short(', '.join(names) or 'none')}",
+                f"{short(', '.join(class_names)) or 'a subfolder for each class'}, as {clients[0].name} has",
+                "Make an empty folder for a class that a client has no images of.",
+            )
+        files += mine
+        counts.append(len(mine))
+    if not files:
+        raise _no_images(folder)
+    images = _read_pictures(files, image_size, channels)
+    labels = np.array([label for _, label in files], np.int64)
+    persons = np.repeat(np.arange(len(clients)), counts)
+    return images, labels, class_names, persons, tuple(client.name for client in clients)
+
+
+def _read_pictures(files: Sequence[tuple[Path, int]], image_size: int | None, channels: int | None) -> np.ndarray:
+    """All of one size and one number of channels: [n, h, w, channels]."""
     if channels not in (None, 1, 3):
         raise DataError("channels", channels, "1 (grey) or 3 (colour)", "Pass --channels 1 or --channels 3.")
     if image_size is not None:
         check_image_size(image_size)
-    class_names, files = _list_files(folder)
     pictures: list[np.ndarray] = []
     for path, _ in files:
         picture = read_image(path, channels=channels)
@@ -57,8 +111,8 @@ def read_image_folder(
                 "Pass channels=3 (--channels 3) to take all of them in colour, or 1 for grey.",
             )
         pictures.append(picture)
-    labels = np.array([label for _, label in files], np.int64) if class_names else None
-    return _stack(pictures), labels, class_names
+    images = np.stack(pictures)
+    return images[..., None] if images.ndim == 3 else images
 
 
 def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
@@ -93,12 +147,6 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
         ) from error
 
 
-def _stack(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """[n, h, w, 1] of grey pictures, [n, h, w, 3] of coloured ones."""
-    images = np.stack(pictures)
-    return images[..., None] if images.ndim == 3 else images
-
-
 def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     """Class names, and each file with its class, in the order of file names."""
     entries = _visible(folder)
@@ -122,11 +170,13 @@ def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
                 )
             if _is_image(entry):
                 files.append((entry, label))
-    if not files:
-        raise DataError(
-            str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})", "Check the path (--data)."
-        )
     return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))
+
+
+def _no_images(folder: Path) -> DataError:
+    return DataError(
+        str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})", "Check the path (--data)."
+    )
 
 
 def _visible(folder: Path) -> list[Path]:

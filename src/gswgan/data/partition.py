@@ -57,14 +57,21 @@ def partition(count: int, shards: int, *, seed: int) -> Partition:
     return Partition(order[: shards * size].reshape(shards, size), order[shards * size :])
 
 
-def partition_persons(persons: np.ndarray, shards: int, *, seed: int) -> PersonPartition:
-    """Split by person: `persons` are the dense ids of `ImageData.persons`, P // shards of them a shard."""
+def partition_persons(persons: np.ndarray, shards: int, *, seed: int, number: int | None = None) -> PersonPartition:
+    """Split by person: `persons` are the dense ids of `ImageData.persons`, P // shards of them a shard.
+
+    P is the public `number` of persons (without it, all that have records). A listed person without records is
+    refused: a shard could be empty, and leaving the person out of the list would move all others.
+    """
     persons = np.asarray(persons)
     if persons.ndim != 1 or persons.dtype.kind not in "iu" or not len(persons):
         raise DataError("persons", f"{persons.dtype} of shape {persons.shape}", "integers of shape [n], n > 0")
     ids = np.unique(persons)
-    if ids[0] != 0 or ids[-1] != len(ids) - 1:
-        raise DataError("persons", "ids with gaps", "every id from 0 to P-1", "Use ImageData.persons.")
+    if ids[0] != 0 or ids[-1] != len(ids) - 1 or number not in (None, len(ids)):
+        raise DataError(
+            "persons", "a listed person without records", "records of every person from 0 to P-1, to make shards of",
+            "Use the kernel critic (--preset default), which needs no shards.",
+        )  # fmt: skip
     _check_shards(len(ids), shards, "persons")
     by_person = partition(len(ids), shards, seed=seed)
     shard_of_person = np.full(len(ids), shards, np.int64)  # the last, extra shard is the remainder

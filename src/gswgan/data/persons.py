@@ -10,7 +10,7 @@ from gswgan.data.readers import read_idx, read_npy, read_npz
 from gswgan.errors import DataError
 
 _WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
-_MAX_ID = 256  # characters
+_MAX_ID = 256  # characters of a line
 _MAX_TEXT = 2**26  # bytes of a text file
 _ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id a record"
 
@@ -59,7 +59,7 @@ def _from_npz(path: Path) -> np.ndarray:
 
 
 def _from_lines(path: Path) -> np.ndarray:
-    """Ids as their places in the sorted list: an array of strings would be as wide as the longest for all of them."""
+    """Ids as objects: an array of strings would be as wide as the longest for all of them."""
     try:
         if path.stat().st_size > _MAX_TEXT:
             raise DataError("group_by", str(path), f"at most {_MAX_TEXT} bytes of text", "Save the ids as .npy.")
@@ -78,5 +78,4 @@ def _from_lines(path: Path) -> np.ndarray:
                 f"one id a line, at most {_MAX_ID} characters, no commas, no empty lines",
                 "Keep only the column with the ids.",
             )
-    place = {name: index for index, name in enumerate(sorted(set(lines)))}
-    return np.array([place[line] for line in lines], dtype=np.int64)
+    return np.array(lines, dtype=object)

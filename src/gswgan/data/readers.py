@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from gswgan.errors import DataError, short
 
 MAX_BYTES = 8 * 2**30  # of one array
-_DEFLATE_RATIO = 1032  # no deflate stream grows by more
+DEFLATE_RATIO = 1032  # no deflate stream grows by more
 _CHUNK = 2**20
 _MAX_HEADER = 10_000  # of an npy array, as numpy has it
 _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
@@ -31,7 +31,7 @@ _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype
 
 def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes or 32-bit integers with 1 to 3 dimensions, plain or gzip."""
-    with _reading(path, "an idx file (plain or gzip) that is whole"), path.open("rb") as raw:
+    with reading(path, "an idx file (plain or gzip) that is whole"), path.open("rb") as raw:
         on_disk = os.fstat(raw.fileno()).st_size
         zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -50,8 +50,8 @@ def read_idx(path: Path) -> np.ndarray:
         shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
         dtype = _IDX_TYPES[start[2]]
         claimed = math.prod(shape) * dtype.itemsize
-        most = (on_disk + 64) * _DEFLATE_RATIO if zipped else on_disk - 4 - len(sizes)
-        _check_claim(path, shape, claimed, most)
+        most = (on_disk + 64) * DEFLATE_RATIO if zipped else on_disk - 4 - len(sizes)
+        check_claim(path, shape, claimed, most)
         content = _read_exactly(path, stream, claimed)
         values = np.frombuffer(content, dtype).reshape(shape)
         return values if dtype == np.uint8 else values.astype(np.int64)
@@ -59,7 +59,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
     """The arrays of an npz, or those of `names` that it has. Numbers and strings only, never pickles."""
-    with _reading(path, "an npz file that is whole, without pickled objects"), zipfile.ZipFile(path) as archive:
+    with reading(path, "an npz file that is whole, without pickled objects"), zipfile.ZipFile(path) as archive:
         on_disk = path.stat().st_size
         found = {}
         for info in archive.infolist():
@@ -68,7 +68,7 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
                 continue
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(str(path), name, "an array that is stored or deflated", _SAVEZ)
-            ratio = 1 if info.compress_type == zipfile.ZIP_STORED else _DEFLATE_RATIO
+            ratio = 1 if info.compress_type == zipfile.ZIP_STORED else DEFLATE_RATIO
             if info.file_size > (on_disk + 64) * ratio:
                 raise DataError(f"{path}: {name}", info.file_size, "a size that fits the file", _SAVEZ)
             with archive.open(info) as member:
@@ -78,7 +78,7 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
 
 def read_npy(path: Path) -> np.ndarray:
     """The array of an npy file. Numbers and strings only, never pickles."""
-    with _reading(path, "an npy file that is whole, without pickled objects"), path.open("rb") as stream:
+    with reading(path, "an npy file that is whole, without pickled objects"), path.open("rb") as stream:
         return _read_npy(path, str(path), stream, os.fstat(stream.fileno()).st_size)
 
 
@@ -101,12 +101,13 @@ def _read_npy(path: Path, title: str, stream: IO[bytes], size: int) -> np.ndarra
     if any(length < 0 for length in shape):
         raise DataError(title, short(f"shape {shape}"), "a shape without negative lengths", _SAVEZ)
     claimed = math.prod(shape) * dtype.itemsize
-    _check_claim(path, shape, claimed, size - stream.tell())
+    check_claim(path, shape, claimed, size - stream.tell())
     content = _read_exactly(path, stream, claimed)
     return np.frombuffer(content, dtype).reshape(shape, order="F" if by_column else "C")
 
 
-def _check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> None:
+def check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> None:
+    """Refuse an array of `claimed` bytes where the file has room for `most`, or the machine for less."""
     if claimed > most:
         raise DataError(
             str(path),
@@ -137,7 +138,7 @@ def _read_exactly(path: Path, stream: IO[bytes], count: int) -> bytearray:
 
 
 @contextmanager
-def _reading(path: Path, expected: str) -> Iterator[None]:
+def reading(path: Path, expected: str) -> Iterator[None]:
     """Whatever a damaged or hostile file makes the standard library raise becomes a DataError."""
     try:
         yield

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gswgan.data.dataset import ImageData, make_image_data
-from gswgan.data.download import FASHION_MNIST, MNIST, Published
-from gswgan.data.image_folder import read_image_folder
+from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
+from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
+from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
 from gswgan.errors import DataError, short
@@ -19,15 +21,25 @@ _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
 _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
 _ACCEPTED = (
-    "digits, mnist, fashion-mnist, an .npz file with images (and labels), a folder with idx files, "
-    "or a folder of images with a subfolder for each class"
+    "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
+    "with idx files, a folder of images with a subfolder for each class (or one of those for each client), a LEAF "
+    "folder, or a TFF .h5 file"
 )
 
-# What a source gives: channel-last images, labels, class names where the source states them, a name.
-_Arrays = tuple[np.ndarray, np.ndarray | None, Sequence[str] | None, str]
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Source:
+    """What a source gives: channel-last images, labels, and what it states about classes and persons."""
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray | None
+    class_names: Sequence[str] | None = None
+    persons: np.ndarray | None = None  # ids, or places in `person_ids`
+    person_ids: Sequence[str] | None = None
 
 
-NAMES = ("digits", *_PUBLISHED)
+NAMES = ("digits", *_PUBLISHED, "mnist-writers", "femnist-writers")
 """Data sets known by name; anything else is a path."""
 
 
@@ -44,37 +56,51 @@ def load_data(
     """Read and validate a data set.
 
     `spec` is `digits` (8x8, comes with scikit-learn), `mnist`, `fashion-mnist`, an `.npz` file, a folder with
-    idx files, or a folder of images; write `./mnist` for a folder of that name. `split="test"` is the
-    held-out part where the source has one. `classes` is public and needed where the source does not state
-    it. `image_size` scales and pads to a square, `channels` (1 or 3) fixes grey or colour for a folder of
-    images, `group_by` names the person of each record (see `read_persons`), and `labels=False` drops the labels.
+    idx files, or a folder of images; write `./mnist` for a folder of that name. Data by person is
+    `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder of images for
+    each client. `split="test"` is the held-out part where the source has one. `classes` is public and needed
+    where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads to a
+    square, `channels` (1 or 3) fixes grey or colour for a folder of images, `group_by` names the person of each
+    record (see `read_persons`), and `labels=False` drops the labels.
     """
     if split not in _PREFIXES:
         raise DataError("split", split, "train or test", "Leave it out for the training part.")
     path = Path(spec)
     try:
-        is_folder, is_npz = path.is_dir(), path.is_file() and path.suffix.lower() == ".npz"
+        is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
     except OSError as error:  # a name that is too long, a folder that may not be entered
         raise DataError(
             "data", short(path.name), f"a path that can be read ({error.strerror})", "Check the path (--data)."
         ) from error
     if spec == "digits":
-        arrays = _digits(split)
+        source = _digits(split)
     elif isinstance(spec, str) and spec in _PUBLISHED:
-        arrays = _published(_PUBLISHED[spec], split, labels)
+        source = _published(_PUBLISHED[spec], split, labels)
+    elif spec == "mnist-writers":
+        source = _mnist_writers(split, labels)
+    elif spec == "femnist-writers":
+        path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
+        source = _femnist(read_femnist_writers(path, split), classes, "femnist-writers")
     elif not str(spec):
         raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
     elif is_folder and any(path.glob("*-images-idx3-ubyte*")):
-        arrays = _idx_folder(path, split, labels)
+        source = _idx_folder(path, split, labels)
+    elif is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
+        files = leaf_files(path, split)
+        if not files:
+            _only_train(path, split)
+        source = _femnist(read_leaf(files), classes, path.resolve().name)
     elif is_folder:
         _only_train(path, split)
-        arrays = (*read_image_folder(path, image_size=image_size, channels=channels), path.resolve().name)
-    elif is_npz:
+        source = _image_folder(path, image_size, channels)
+    elif kind == ".npz":
         _only_train(path, split)
-        arrays = _npz(path, labels)
+        source = _npz(path, labels)
+    elif kind == ".h5":
+        source = _femnist(read_tff(_tff_part(path, split)), classes, path.stem)
     else:
         raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
-    images, found, names, name = arrays
+    found, names = source.labels, source.class_names
     if not labels or found is None:
         found, names = None, None
         classes = None if not labels else classes
@@ -82,21 +108,24 @@ def load_data(
         if classes not in (None, len(names)):
             raise DataError("classes", classes, f"{len(names)}, the number of classes of {spec}", "Leave it out.")
         classes = len(names)
+    if group_by is not None and source.persons is not None:
+        raise DataError("group_by", str(group_by), f"nothing: {spec} says who wrote what", "Leave --group-by out.")
     data = make_image_data(
-        images,
+        source.images,
         found,
         classes=classes,
         class_names=names,
         image_size=image_size,
-        persons=None if group_by is None else read_persons(group_by),
-        name=name,
+        persons=source.persons if group_by is None else read_persons(group_by),
+        person_ids=source.person_ids,
+        name=source.name,
     )
     if channels not in (None, data.channels):
         raise DataError("channels", channels, f"{data.channels}, as {spec} has", "Leave it out.")
     return data
 
 
-def _digits(split: str) -> _Arrays:
+def _digits(split: str) -> _Source:
     """Scikit-learn's 1,797 digits of 8x8: 1,437 to train on, 360 held out by a fixed choice of indices."""
     from sklearn.datasets import load_digits
 
@@ -104,17 +133,52 @@ def _digits(split: str) -> _Arrays:
     order = np.random.default_rng(_DIGITS_SPLIT).permutation(len(bunch.images))
     chosen = order[:-_DIGITS_HELD_OUT] if split == "train" else order[-_DIGITS_HELD_OUT:]
     images = np.rint(bunch.images[chosen] * 255.0 / 16.0).astype(np.uint8)
-    return images, bunch.target[chosen], tuple("0123456789"), "digits"
+    return _Source(name="digits", images=images, labels=bunch.target[chosen], class_names=tuple("0123456789"))
 
 
-def _published(published: Published, split: str, labels: bool) -> _Arrays:
+def _published(published: Published, split: str, labels: bool) -> _Source:
     prefix = _PREFIXES[split][0]
     images = read_idx(published.file(f"{prefix}-images-idx3-ubyte.gz"))
     found = read_idx(published.file(f"{prefix}-labels-idx1-ubyte.gz")) if labels else None
-    return images, found, published.class_names, published.name
+    return _Source(name=published.name, images=images, labels=found, class_names=published.class_names)
 
 
-def _idx_folder(folder: Path, split: str, labels: bool) -> _Arrays:
+def _mnist_writers(split: str, labels: bool) -> _Source:
+    """MNIST by the writers that QMNIST found: 539 in the training set, other 297 in the test set."""
+    source = _published(MNIST, split, labels)
+    writers = read_persons(QMNIST_WRITERS.file(f"qmnist-{split}-labels-idx2-int.gz"))
+    return replace(source, name="mnist-writers", persons=writers[: len(source.images)])  # the test set was extended
+
+
+def _femnist(writers: Writers, classes: int | None, name: str) -> _Source:
+    """With `classes` 36 the case of letters is merged, as in the paper."""
+    labels, names = writers.labels, writers.class_names
+    if classes == MERGED:
+        labels, names = merge_case(labels), names[:MERGED]
+    return _Source(
+        name=name, images=writers.images, labels=labels, class_names=names, persons=writers.persons,
+        person_ids=writers.ids,
+    )  # fmt: skip
+
+
+def _tff_part(path: Path, split: str) -> Path:
+    """The file; its held-out part is the file beside it with `test` for `train` in its name."""
+    test = path.with_name(path.name.replace("_train", "_test"))
+    if split == "test" and (test == path or not test.is_file()):
+        _only_train(path, split)
+    return test if split == "test" else path
+
+
+def _image_folder(path: Path, image_size: int | None, channels: int | None) -> _Source:
+    name = path.resolve().name
+    if has_clients(path):
+        images, labels, names, persons, ids = read_client_folders(path, image_size=image_size, channels=channels)
+        return _Source(name=name, images=images, labels=labels, class_names=names, persons=persons, person_ids=ids)
+    images, found, names = read_image_folder(path, image_size=image_size, channels=channels)
+    return _Source(name=name, images=images, labels=found, class_names=names)
+
+
+def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
     """`train-images-idx3-ubyte.gz` and the like; other data sets put their name in front of `train`."""
     images = _find_idx(folder, split, "images-idx3-ubyte")
     if images is None:
@@ -125,7 +189,9 @@ def _idx_folder(folder: Path, split: str, labels: bool) -> _Arrays:
             "Check the names of the files.",
         )
     found = _find_idx(folder, split, "labels-idx1-ubyte") if labels else None
-    return read_idx(images), None if found is None else read_idx(found), None, folder.resolve().name
+    return _Source(
+        name=folder.resolve().name, images=read_idx(images), labels=None if found is None else read_idx(found)
+    )
 
 
 def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
@@ -143,7 +209,7 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
     return found[0] if found else None
 
 
-def _npz(path: Path, labels: bool) -> _Arrays:
+def _npz(path: Path, labels: bool) -> _Source:
     arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
@@ -152,7 +218,7 @@ def _npz(path: Path, labels: bool) -> _Arrays:
             "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
         )
-    return arrays["images"], arrays.get("labels"), None, path.stem
+    return _Source(name=path.stem, images=arrays["images"], labels=arrays.get("labels"))
 
 
 def _only_train(path: Path, split: str) -> None:

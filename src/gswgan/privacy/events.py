@@ -189,6 +189,24 @@ def gaussian_of(event: BaseEvent) -> Gaussian:
     return inner
 
 
+def sampling_of(event: Event) -> Sampling:
+    """Who contributes to the releases of an event, in a word."""
+    kinds = {type(single) for single in tally(event)}
+    return "one" if DrawnOne in kinds else "poisson" if Sampled in kinds else "all"
+
+
+def in_words(event: BaseEvent) -> str:
+    """One release on a line."""
+    inner = unsampled(event)
+    if isinstance(inner, Laplace):
+        words = f"Laplace, scale {inner.scale:.5g}, sensitivity {inner.sensitivity:.5g} in {inner.values} values"
+    else:
+        words = f"Gaussian, noise std {inner.noise_std:.5g}, sensitivity {inner.sensitivity:.5g}"
+    if isinstance(event, Sampled):
+        return f"{words}, sampling poisson at rate {event.rate:.5g}"
+    return f"{words}, sampling one of {event.count}" if isinstance(event, DrawnOne) else f"{words}, sampling all"
+
+
 def flatten(event: Event, times: int = 1) -> Iterator[tuple[BaseEvent, int]]:
     """Single releases with how often each happened."""
     if isinstance(event, Repeated):

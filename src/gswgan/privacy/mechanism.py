@@ -51,12 +51,25 @@ class Released:
     counts: NDArray[np.float64] | None
 
 
+def fits_grid(rows: Tensor) -> Tensor:
+    """Whether each row [..., width] of 64-bit integers has norm at most 2^GRID_BITS; keeps the last dimension.
+
+    The float64 norm comes first, generously: it keeps the exact sum of squares from overflowing into a small number.
+    """
+    most = 1 << 2 * GRID_BITS
+    about = rows.to(torch.float64).square().sum(dim=-1, keepdim=True) <= 1.001 * most
+    return about & ((rows * rows).sum(dim=-1, keepdim=True) <= most)
+
+
 def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     """Rows [..., width] as integers on the grid, of norm at most 2^GRID_BITS: non-finite rows become zero.
 
     clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector). The
-    norm is checked once more in integers; a row that failed would become zero (none does).
+    norm is checked once more in integers; a row that failed would become zero (none does). Rows that come as
+    64-bit integers are on the grid already (a client clipped them): they stay as they are, or become zero.
     """
+    if rows.dtype == torch.int64:
+        return rows * fits_grid(rows)
     width = rows.shape[-1]
     shorter = 1.0 - MARGIN * max(1.0, width / 2e5)
     exact = torch.nn.functional.pad(rows.to(torch.float64), (0, -width % 4))  # CUDA reduces aligned rows alike

@@ -88,9 +88,11 @@ def signal_chart(release: Release) -> Figure:
     return draw("signal", alt, paint, height=max(1.5, height), panels=2 if counted else 1)
 
 
-def epsilon_chart(release: Release) -> Figure:
+def epsilon_chart(release: Release) -> Figure | None:
     """Epsilon over the steps, with what is claimed elsewhere and what no analysis can prove less than."""
     plan, cost = release.plan, release.cost
+    if cost is None or not plan.curve:  # it does not grow with the steps, or there is none
+        return None
     points = (
         (0, 0.0),
         *plan.curve[:-1],

@@ -36,7 +36,7 @@ def together(runs: Runs) -> dict[str, Any] | None:
     A ledger that several runs share (a generator on an embedding that was released before) counts once. None where the
     guarantees are not of one kind, or one is missing.
     """
-    costs = {release.head: release.cost for _, release in runs}
+    costs = {release.head: release.cost for _, release in runs if release.cost is not None}
     kinds = {(cost.unit, cost.neighbours, cost.observer) for cost in costs.values()}
     if len(kinds) > 1 or any(release.void for _, release in runs):
         return None
@@ -52,24 +52,24 @@ def curve(runs: Runs, evaluations: Sequence[dict[str, Any]]) -> tuple[list[str],
 
     Runs without a guarantee have no place on it.
     """
+    scored = [{key: entry for key, entry in (each.get("classifiers") or {}).items() if entry} for each in evaluations]
     found = [
-        (name, release, {key: entry for key, entry in (evaluation.get("classifiers") or {}).items() if entry})
-        for (name, release), evaluation in zip(runs, evaluations)
-        if not release.void
+        (name, release, release.cost, entries)
+        for (name, release), entries in zip(runs, scored)
+        if entries and release.cost is not None and not release.void
     ]
-    found = [row for row in found if row[2]]
-    common = [key for key in (found[0][2] if found else ()) if all(key in row[2] for row in found)]
+    common = [key for key in (found[0][3] if found else ()) if all(key in row[3] for row in found)]
     if not common:
         return [], []
     points = []
-    for name, release, entries in found:
+    for name, release, cost, entries in found:
         mine = [entries[key] for key in common]
         real = [entry["real"] for entry in mine]
         points.append(
             Point(
                 run=name,
                 data=release.plan.facts.data,
-                epsilon=release.cost.epsilon,
+                epsilon=cost.epsilon,
                 claimed=None if release.claimed is None else release.claimed["epsilon"],
                 accuracy=float(np.mean([entry["mean"] for entry in mine])),
                 spread=mine[0]["std"] if len(mine) == 1 else None,

@@ -25,7 +25,7 @@ from gswgan.report.private import Private
 from gswgan.report.private_charts import norm_chart, title, training_chart, utility_chart
 from gswgan.report.release import STRIP, Release
 
-_OURS = re.compile(r"(samples(-\d+)?|signal|epsilon|utility|training|norms|tradeoff)\.(png|svg)")
+_OURS = re.compile(r"(samples(-\d+)?|curves-\d+|signal|epsilon|utility|training|norms|tradeoff)\.(png|svg)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Priva
         {"name": name, "words": words, "samples": _samples(release, 1), "release": release} for name, release in runs
     ]
     beside = [sample_chart(release, f"samples-{index}") for index, (_, release) in enumerate(runs, 1)]
-    html = _render("comparison.html.j2", **content, cards=cards, private=private is not None, words=words)
+    html = render("comparison.html.j2", **content, cards=cards, private=private is not None, words=words)
     return Page(html=html, figures=[*beside, *figures.values()])
 
 
@@ -81,10 +81,10 @@ def _single(release: Release, private: Private | None) -> Page:
         measured = _measured(private)
         charts["training"], charts["norms"] = (
             training_chart(private),
-            norm_chart(private, release.plan.privacy.clip_norm),
+            norm_chart(private, getattr(release.plan.privacy or release.plan.critic, "clip_norm", 0.0)),
         )
         charts["utility"] = utility_chart(measured["classifiers"]) if measured["classifiers"] else None
-    html = _render(
+    html = render(
         "report.html.j2",
         release=release,
         words=words,
@@ -136,7 +136,7 @@ def strip_uri(images: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def _render(template: str, **content: Any) -> str:
+def render(template: str, **content: Any) -> str:
     """Fill a template; everything is escaped but our own style sheet and drawings."""
     here = resources.files("gswgan.report")
     environment = jinja2.Environment(

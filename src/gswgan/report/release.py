@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.kernel import Embedding, KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
 from gswgan.privacy.events import tally
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.synthesizer import load
 from gswgan.training.plan import Plan
-from gswgan.training.publish import VOID, cost_from_statement, cost_of_ledger
+from gswgan.training.publish import cost_from_statement, cost_of_ledger
 from gswgan.training.run_folder import RunFolder, find_release, read_json
 
 MOST_CLASSES = 20
@@ -34,7 +34,7 @@ class Release:
     """All that the public page is made of."""
 
     plan: Plan
-    cost: PrivacyCost
+    cost: PrivacyCost | None  # None: the method has no guarantee, and so no number; it is void
     void: str | None
     claimed: Mapping[str, Any] | None
     lower_bound: Mapping[str, Any] | None
@@ -67,32 +67,35 @@ def read_release(path: Path) -> Release:
         raise RunError("run", str(path), "a finished run", "Its ledger is still growing: gswgan train --resume first.")
     plan = folder.plan()
     stated = read_json(folder.privacy, "the privacy.json of a finished run")
-    _, entries, head = read_ledger(folder.ledger)
+    cost = _checked_cost(folder, plan, stated)
+    _, entries, head = read_ledger(folder.ledger) if cost is not None else ({}, [], "none")
     kept, samples = _draw(folder, plan)
-    void = VOID if plan.insecure_reproducible else stated.get("void")
+    void = plan.void or stated.get("void")
     return Release(
         plan=plan,
-        cost=_checked_cost(folder, plan, stated),
+        cost=cost,
         void=void,
         claimed=stated.get("claimed"),
         lower_bound=stated.get("lower_bound"),
         releases=len(entries),
         repeated=sum(entry.attempt > 0 for entry in entries),
         head=head,
-        caught=None if void else caught(compose(entries), plan.privacy.neighbours),
-        embedding=Embedding.load(folder.embedding) if plan.method_name == "kernel" else None,
+        caught=None if void or cost is None else caught(compose(entries), cost.neighbours),
+        embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
         kept=kept,
         samples=samples,
     )
 
 
-def _checked_cost(folder: RunFolder, plan: Plan, stated: Mapping[str, Any]) -> PrivacyCost:
-    least = cost_of_ledger(plan, folder).epsilon * (1 - 1e-3)
-    found = (stated.get("epsilon"), stated.get("delta"))
-    if type(found[0]) is not float or not found[0] >= least or found[1] != plan.privacy.delta:
+def _checked_cost(folder: RunFolder, plan: Plan, stated: Mapping[str, Any]) -> PrivacyCost | None:
+    cost = cost_of_ledger(plan, folder)
+    if cost is None:
+        return None  # whatever it states: `void` comes from the plan
+    least, found = cost.epsilon * (1 - 1e-3), (stated.get("epsilon"), stated.get("delta"))
+    if type(found[0]) is not float or not found[0] >= least or found[1] != cost.delta:
         raise PrivacyError(
             f"{folder.privacy}: epsilon and delta", tuple(map(short, found)),
-            f"({least:.5g}, {plan.privacy.delta:g}), which its ledger costs",
+            f"({least:.5g}, {cost.delta:g}), which its ledger costs",
             "The file was damaged or edited: copy the release again.",
         )  # fmt: skip
     return cost_from_statement(stated)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gswgan.critics.kernel import KernelSettings
+from gswgan.privacy import DrawnOne, Sampled
+from gswgan.privacy.events import BaseEvent, in_words
 from gswgan.report.release import Release
-from gswgan.training.plan import PrivacySettings
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -60,16 +60,16 @@ def spelled(count: int) -> str:
 
 def strength(release: Release) -> str:
     """A word for the guarantee."""
-    epsilon = release.cost.epsilon
-    if release.void:
+    if release.void or release.cost is None:
         return "no guarantee"
+    epsilon = release.cost.epsilon
     return "strong" if epsilon <= 1 else "moderate" if epsilon <= 10 else "weak" if epsilon <= 50 else "not meaningful"
 
 
 def unit(release: Release) -> str:
     """What is protected, as a part of the whole."""
     facts = release.plan.facts
-    return f"all images of any of {facts.persons:,}" if release.cost.unit == "person" else f"any of {facts.records:,}"
+    return f"all images of any of {facts.persons:,}" if facts.persons else f"any of {facts.records:,}"
 
 
 def summary(release: Release) -> str:
@@ -84,7 +84,7 @@ def summary(release: Release) -> str:
         "no guarantee": "without any privacy guarantee: treat them as you would treat the real data",
     }
     kind = strength(release)
-    if kind == "no guarantee":
+    if kind == "no guarantee" or cost is None:
         return f"{start}, {limits[kind]}."
     return f"{start}, {limits[kind]} any one {cost.unit}: epsilon {figure(cost.epsilon)} at delta {figure(cost.delta)}."
 
@@ -92,6 +92,8 @@ def summary(release: Release) -> str:
 def promise(release: Release) -> list[str]:
     """What epsilon and delta say, a sentence each."""
     facts, cost = release.plan.facts, release.cost
+    if cost is None:
+        return []
     many = plural(facts.persons or facts.records, cost.unit)
     change = (
         f"Take any one of the {many} and exchange its content for any other."
@@ -121,8 +123,9 @@ def promise(release: Release) -> list[str]:
 
 def numbers(release: Release) -> list[tuple[str, str, str]]:
     """The guarantee in numbers: name, value, what it means."""
-    plan, cost = release.plan, release.cost
-    privacy = plan.privacy
+    cost, planned = release.cost, list(release.plan.releases().items())
+    if cost is None:
+        return []
     relation = {
         "replace-one": f"The content of one {cost.unit} is exchanged. How many there are is public.",
         "zeroed": f"The contribution of one {cost.unit} becomes nothing. Who takes part is known to the aggregator.",
@@ -137,55 +140,45 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
         else "Several records of one person are protected only as a group, at a multiple of the cost."
     )
     again = f" {release.repeated:,} had to be repeated and are counted." if release.repeated else ""
-    sensitivity = privacy.contribution.sensitivity(privacy.neighbours)
+    whole = sum(times for _, times in planned)
     return [
         ("Epsilon", figure(cost.epsilon), "The limit, as an exponent. Less is more private."),
         ("Delta", figure(cost.delta), f"The probability that is left out of the limit: {share(cost.delta)}."),
         ("Unit", cost.unit, several),
         ("Neighbours", cost.neighbours, relation[cost.neighbours]),
         ("Observer", cost.observer, who.get(cost.observer, "")),
-        ("Sampling", cost.sampling, _sampling(privacy)),
+        ("Sampling", cost.sampling, _sampling(planned[0][0])),
         ("Accountant", cost.accountant, "How the releases of the ledger were added up."),
-        ("Releases", f"{release.releases:,}", f"Lines of the ledger; {privacy.releases:,} planned.{again}"),
-        ("Noise", f"standard deviation {figure(privacy.noise_std)}",
-         f"On every released number; one {cost.unit} moves a release by at most {figure(sensitivity)} (L2)."),
+        ("Releases", f"{release.releases:,}", f"Lines of the ledger; {whole:,} planned.{again}"),
+        *(("Noise", in_words(event), f"{times:,} times, on every released number.") for event, times in planned),
     ]  # fmt: skip
 
 
-def _sampling(privacy: PrivacySettings) -> str:
-    critics = f"{privacy.shards or 1:,} critics"
-    if privacy.sampling == "all":
-        return "Everybody's data is in the release; nothing is left to chance."
-    if privacy.sampling == "one":
-        return f"Exactly one of {critics} is drawn in each step; the guarantee lets the observer see which."
-    if privacy.rate == 1:
-        return f"All {critics} take part in every step."
-    return f"Each of {critics} takes part in a step by a secret coin, with probability {figure(privacy.rate)}."
+def _sampling(event: BaseEvent) -> str:
+    if isinstance(event, DrawnOne):
+        return f"Exactly one of {event.count:,} is drawn in each step; the guarantee lets the observer see which."
+    if isinstance(event, Sampled):
+        return f"Each contributes to a release by a secret coin, with probability {figure(event.rate)}."
+    return "Everybody's data is in every release; nothing is left to chance."
 
 
 def making(release: Release) -> list[tuple[str, str]]:
     """How the release was made."""
     plan = release.plan
-    facts, privacy, generator, training = plan.facts, plan.privacy, plan.generator, plan.training
+    facts, generator, training = plan.facts, plan.generator, plan.training
     persons = f" of {plural(facts.persons, 'person')}" if facts.persons else ""
-    if isinstance(plan.critic, KernelSettings):
-        critic = f"kernel: {plan.critic.features:,} random features, length scale {plan.critic.scales}"
-    else:
-        critic = (
-            f"{privacy.shards or 1:,} networks of width {plan.critic.width}, each with its own part of the data; "
-            f"gradients of {privacy.rows} fakes a step, each clipped to {figure(privacy.clip_norm)}"
-        )
     rows = [
         ("Data", f"{facts.data}: {plural(facts.records, 'record')}{persons}, {plural(facts.classes, 'class')}, "
          f"{facts.image_size} × {facts.image_size}, {'grey' if facts.channels == 1 else 'colour'}"),
+        ("Method", f"{plan.method}: {plan.recipe.about}"),
         ("Preset", plan.preset),
-        ("Critic", critic),
+        ("Critic", plan.recipe.words(plan)),
         ("Generator", f"{generator.architecture} of width {generator.width}, latent of {generator.latent}"),
         ("Training", f"{plural(training.steps, 'step')} of {training.batch_size} fakes, learning rate "
          f"{figure(plan.optimizer.learning_rate)}"),
         ("Seed", f"{plan.seed} (of initial weights and latent codes; never of the noise)"),
     ]  # fmt: skip
-    if release.void:
+    if plan.insecure_reproducible:
         rows[-1] = ("Seed", f"{plan.seed}, and the noise follows from it")
     if plan.source is not None:
         rows.append(("Source", "an embedding that was released before; this generator adds nothing to its cost"))
@@ -197,6 +190,8 @@ def making(release: Release) -> list[tuple[str, str]]:
 def not_covered(release: Release) -> list[str]:
     """What the guarantee does not speak about."""
     facts = release.plan.facts
+    if release.cost is None:
+        return ["Everything: nothing about this release is protected."]
     lines = [
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",

@@ -12,10 +12,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from gswgan.critics.kernel import KernelSettings
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.training.defaults import gradient_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import load_preset, privacy_settings
+from gswgan.training.planner import make_draft
 from gswgan.training.settings import MOST_EPSILON
 
 BEARABLE = 0.3
@@ -117,16 +118,21 @@ class Comparison:
 
 def compare(facts: Facts, *, epsilon: float, delta: float, shards: int | None = None) -> Comparison:
     """Both critics with their default settings for these facts; `shards` replaces the default number of critics."""
-    kernel = privacy_settings(load_preset("default"), facts, epsilon=epsilon, delta=delta)
-    ensemble = privacy_settings(load_preset("ensemble"), facts, epsilon=epsilon, delta=delta, shards=shards)
+    kernel = make_draft(facts, preset="default", epsilon=epsilon, delta=delta).privacy
+    ensemble = make_draft(facts, preset="ensemble", epsilon=epsilon, delta=delta, shards=shards).privacy
+    assert kernel is not None
+    assert ensemble is not None
     return Comparison(facts=facts, kernel=kernel, ensemble=ensemble)
 
 
 def compare_plan(plan: Plan) -> Comparison:
     """The critic of the plan as planned, and the other one for the same guarantee (or the nearest with a meaning)."""
-    is_kernel = plan.method_name == "kernel"
-    table = load_preset("ensemble" if is_kernel else "default")
+    assert plan.privacy is not None
+    assert plan.guarantee is not None
+    is_kernel = isinstance(plan.critic, KernelSettings)
     epsilon = min(max(plan.guarantee.epsilon, LEAST_EPSILON), MOST_EPSILON)
-    other = privacy_settings(table, plan.facts, epsilon=epsilon, delta=plan.privacy.delta)
+    preset = "ensemble" if is_kernel else "default"
+    other = make_draft(plan.facts, preset=preset, epsilon=epsilon, delta=plan.privacy.delta).privacy
+    assert other is not None
     kernel, ensemble = (plan.privacy, other) if is_kernel else (other, plan.privacy)
     return Comparison(facts=plan.facts, kernel=kernel, ensemble=ensemble)

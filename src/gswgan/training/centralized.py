@@ -13,21 +13,20 @@ import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
-from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
-from gswgan.critics.network import CriticShape
-from gswgan.critics.warm_start import Stopped, WarmStart
+from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
-from gswgan.privacy import GaussianMechanism, Ledger, Streams
+from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
 from gswgan.training.captured import Captured
 from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.gs_wgan import kernel_critic
+from gswgan.training.method import Tools
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.publish import publish
-from gswgan.training.run_folder import RunFolder, write_json
+from gswgan.training.run_folder import RunFolder
 
 LOG_EVERY = 50
 """Steps between two lines of the private log, or fewer where the run is short."""
@@ -46,11 +45,11 @@ def train(
     *,
     start: int = 0,
     after_step: Callable[[int], bool] = lambda done: False,
-) -> int:
-    """Algorithm 1, main phase. Returns the number of steps done; `after_step` may ask to stop.
+) -> bool:
+    """Algorithm 1, main phase. Returns whether it came to its end; `after_step` may ask to stop.
 
     The critic has been prepared: the kernel critic made its one release, the ensemble cut its shards and
-    warmed up.
+    warmed up. It ends with the last step, or with a critic that has made all its releases.
     """
 
     def update(codes: Tensor, labels: Tensor) -> None:
@@ -58,15 +57,20 @@ def train(
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
 
-    if generator.device.type == "cuda" and critic.can_be_captured:
-        update = Captured(update)
+    on_device = Captured(update) if generator.device.type == "cuda" and critic.can_be_captured else update
+
+    def finished() -> bool:  # only where releases are fixed and steps are not
+        return getattr(critic, "finished", False)
+
     for step in range(start, plan.training.steps):
+        if finished():
+            break
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
         codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
-        update(codes, labels)
+        on_device(codes, labels)
         if after_step(step + 1):
-            return step + 1
-    return plan.training.steps
+            return step + 1 == plan.training.steps or finished()
+    return True
 
 
 def run(
@@ -92,8 +96,6 @@ def run(
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
         critic = make_critic(plan, folder, data, device, note, stopped.is_set)
-        if isinstance(plan.critic, KernelSettings) and not folder.embedding.exists():
-            note("releasing the embedding: one pass over the data")
         try:
             critic.prepare(data, resumed=saved is not None)
         except Stopped:
@@ -117,8 +119,7 @@ def run(
             return stop
 
         start = 0 if saved is None else saved[0]
-        done = train(plan, critic, generator, start=start, after_step=after_step)
-        if done < plan.training.steps:
+        if not train(plan, critic, generator, start=start, after_step=after_step):
             return False
         publish(plan, folder, generator)
         _clean_up(folder)
@@ -162,65 +163,17 @@ def make_critic(
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Critic:
-    """The plan's critic behind its barrier: mechanism, ledger and key."""
-    facts, privacy = plan.facts, plan.privacy
-
-    def kernel(mechanism: GaussianMechanism | None) -> Critic:
-        assert isinstance(plan.critic, KernelSettings)
-        features = RandomFeatures(plan.critic, facts.channels, facts.image_size, device)
-        training = plan.training
-        return KernelCritic(
-            features,
-            mechanism,
-            folder.embedding,
-            blocks=training.feature_blocks,
-            memory=training.memory,
-            smoothing=training.smoothing,
-        )
-
-    if plan.source is not None:  # a released embedding is used again: no data, no mechanism
-        return kernel(None)
+    """The plan's critic behind its barrier: ledger and key."""
+    released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
+    if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
+        return kernel_critic(plan, folder, device, None)
     if data is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
     secret = folder.secret(plan)
     folder.bind_data(data, secret)
-    ledger = Ledger(folder.ledger, observer=privacy.observer, context=plan.digest(), journal=folder.journal)
-    mechanism = GaussianMechanism(contribution=privacy.contribution, event=privacy.event, ledger=ledger, streams=secret)
-    if isinstance(plan.critic, KernelSettings):
-        return kernel(mechanism)
-    assert isinstance(plan.critic, EnsembleSettings)
-    assert privacy.shards is not None
-    units = facts.persons or facts.records
-    write_json(folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
-    return Ensemble(
-        plan.critic,
-        CriticShape(
-            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
-        ),
-        mechanism,
-        count=privacy.shards,
-        sampling=privacy.sampling,
-        rate=privacy.rate,
-        public=Streams.public(plan.seed),
-        secret=secret,
-        device=device,
-        warm_start=_warm_start(plan, folder, stopped),
-        note=note,
-    )
-
-
-def _warm_start(plan: Plan, folder: RunFolder, stopped: Callable[[], bool]) -> WarmStart | None:
-    assert isinstance(plan.critic, EnsembleSettings)
-    if plan.critic.warm_start == 0:
-        return None
-    return WarmStart(
-        iterations=plan.critic.warm_start,
-        generator=plan.generator,
-        learning_rate=plan.optimizer.learning_rate,
-        betas=plan.optimizer.betas,
-        store=Checkpoint(folder.warm_start, plan.digest()),
-        stopped=stopped,
-    )
+    public = Streams.public(plan.seed)
+    tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
+    return plan.recipe.critic(plan, tools)
 
 
 @contextmanager

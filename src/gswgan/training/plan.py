@@ -9,24 +9,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import KernelSettings
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, RunError, short
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
-from gswgan.privacy.events import BaseEvent, Neighbours, Sampling
-from gswgan.privacy.mechanism import MOST_NOISE
+from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
-FORMAT_VERSION = 3
+if TYPE_CHECKING:
+    from gswgan.training.method import Method
+
+FORMAT_VERSION = 4
+
+INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
@@ -59,7 +62,7 @@ class Facts:
         """The facts of a data set: sizes and names, never content."""
         return cls(
             data=data.name,
-            records=data.n,
+            records=data.public_records,
             persons=None if data.persons is None else data.number_of_persons,
             classes=data.classes,
             class_names=data.class_names,
@@ -76,7 +79,7 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings:
-    """Everything the guarantee depends on, and nothing else."""
+    """Everything that the guarantee of noisy sums depends on, and nothing else."""
 
     delta: float
     noise_std: float
@@ -143,17 +146,40 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A run, before it runs."""
+class Draft:
+    """A run before its cost is stated: what its method makes of the public facts."""
 
+    method: str
     preset: str
     facts: Facts
-    privacy: PrivacySettings
-    critic: KernelSettings | EnsembleSettings
+    critic: Any  # settings of the method's own type
     generator: GeneratorSettings
     optimizer: OptimizerSettings
     training: TrainingSettings
-    guarantee: PrivacyCost
+    privacy: PrivacySettings | None = None  # GS-WGAN and DP-MERF; the others have all in `critic`
+
+    @property
+    def recipe(self) -> Method:
+        """The method that it is a run of."""
+        from gswgan.baselines import find_method  # methods are made of what is above
+
+        return find_method(self.method)
+
+    def total(self, steps: int | None = None) -> Event | None:
+        """What the first `steps` steps release at the most (without it: the whole run); None: nothing is sanitized."""
+        return self.recipe.total(self, self.training.steps if steps is None else steps)
+
+    def releases(self) -> dict[BaseEvent, int]:
+        """The kinds of releases of the whole run, with how many there are of each; empty without a guarantee."""
+        total = self.total()
+        return {} if total is None else tally(total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Draft):
+    """A run, before it runs."""
+
+    guarantee: PrivacyCost | None  # None: the method has none
     claimed: Claim | None = None
     lower_bound: LowerBound | None = None
     curve: tuple[tuple[int, float], ...] = ()  # (steps done, epsilon spent)
@@ -162,60 +188,40 @@ class Plan:
     source: str | None = None  # the ledger head of the run whose embedding is used again
 
     def __post_init__(self) -> None:
-        for settings in (self, self.critic, self.generator, self.optimizer):
-            check_ranges(settings)
-        if self.privacy.noise_std > MOST_NOISE * self.privacy.clip_norm:
-            raise PlanError(
-                "noise_std", self.privacy.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm",
-                "Ask for a larger epsilon or delta.",
-            )  # fmt: skip
-        planned, accounted = (self.training.steps, self.training.batch_size), (self.privacy.releases, self.privacy.rows)
-        if isinstance(self.critic, EnsembleSettings) and planned != accounted:  # each step releases one batch
-            raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
-        stated = {
-            name: getattr(self.guarantee, name) for name in ("delta", "neighbours", "unit", "observer", "sampling")
-        }
-        ruled = {name: getattr(self.privacy, name) for name in stated}
+        check_ranges(self)
+        self.recipe.check(self)
+        total = self.total()
+        if total is None or self.guarantee is None:
+            if total is not None or self.guarantee is not None:
+                raise PlanError("guarantee", self.guarantee, f"one exactly where the method has one ({self.method})")
+            return
+        check_delta(self.guarantee.delta)
+        unit = "record" if self.facts.persons is None else "person"
+        stated = (self.guarantee.neighbours, self.guarantee.unit, self.guarantee.sampling)
+        ruled = (unsampled(next(iter(tally(total)))).neighbours, unit, sampling_of(total))
         if stated != ruled:
-            raise PlanError("guarantee", stated, f"{ruled}, as in privacy")
-        by_person = self.facts.persons is not None
-        if (self.privacy.unit == "person") != by_person:
-            raise PlanError("privacy.unit", self.privacy.unit, "person exactly where the data has persons")
-        if isinstance(self.critic, KernelSettings):
-            found = (self.privacy.sampling, self.privacy.rows, self.privacy.releases, self.privacy.counts)
-            needed = ("all", 1, 1, self.facts.labelled and not by_person)
-            if found != needed:
-                raise PlanError("privacy", found, f"{needed}: the kernel critic makes one release of everybody")
-            scales, blocks = len(self.critic.length_scales), self.training.feature_blocks
-            if not scales or self.critic.features % 2 or blocks > self.critic.features // 2:
-                features = (self.critic.features, scales, blocks)
-                raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
-            if len(self.critic.windows) != scales:
-                raise PlanError("windows", self.critic.windows, f"{scales}, one for each length scale")
-        else:
-            units = self.facts.persons or self.facts.records
-            if self.privacy.shards is None or self.privacy.shards > units:
-                raise PlanError("shards", self.privacy.shards, f"a number from 1 to {units}")
+            raise PlanError("guarantee", stated, f"{ruled}: neighbours, unit and sampling of what is released")
 
     @property
-    def method_name(self) -> str:
-        """Which critic, in a word."""
-        return "kernel" if isinstance(self.critic, KernelSettings) else "ensemble"
+    def void(self) -> str | None:
+        """Why the run has no guarantee, where it has none."""
+        return self.recipe.void or (INSECURE if self.insecure_reproducible else None)
 
     def digest(self) -> str:
         """The name of this plan: equal plans have equal digests, whether a number was written 1 or 1.0."""
-        plain = to_plain(from_plain(Plan, to_plain(self)))
+        plain = to_plain(Plan.from_table(to_plain(self)))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def fits(self, facts: Facts) -> bool:
         """Whether data with these facts is what was planned for; its name may differ."""
         return dataclasses.replace(facts, data=self.facts.data, class_names=self.facts.class_names) == self.facts
 
-    def epsilon_after(self, steps: int) -> float:
+    def epsilon_after(self, steps: int) -> float | None:
         """Epsilon spent after so many steps, read from the curve, rounded up to its next point."""
+        whole = None if self.guarantee is None else self.guarantee.epsilon
         if not self.curve or self.source is not None:
-            return self.guarantee.epsilon
-        return next((epsilon for done, epsilon in self.curve if done >= steps), self.guarantee.epsilon)
+            return whole
+        return next((epsilon for done, epsilon in self.curve if done >= steps), whole)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with its format version and its digest."""
@@ -235,13 +241,20 @@ class Plan:
         if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
             found = data.get("format_version") if isinstance(data, dict) else data
             raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _AGAIN)
-        plan = from_plain(cls, {key: value for key, value in data.items() if key not in ("format_version", "digest")})
+        plan = cls.from_table({key: value for key, value in data.items() if key not in ("format_version", "digest")})
         if data.get("digest") != plan.digest():
             raise PlanError(
                 "plan.digest", short(data.get("digest"), 12), f"{plan.digest()[:12]}..., as its content has",
                 f"It was damaged or edited. {_AGAIN}",
             )  # fmt: skip
         return plan
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Plan:
+        """From plain data; the method says of which type the critic's settings are."""
+        from gswgan.baselines import find_method
+
+        return from_plain(cls, table, hints={"critic": find_method(table.get("method")).settings})
 
     @classmethod
     def load(cls, path: Path) -> Plan:

@@ -15,7 +15,7 @@ from gswgan.errors import LedgerError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_images, save_grid
 from gswgan.privacy import Accountant, PrivacyCost, Streams
-from gswgan.privacy.events import tally
+from gswgan.privacy.events import in_words, tally
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.plan import Plan
@@ -23,34 +23,36 @@ from gswgan.training.run_folder import RunFolder, read_json, write_json
 from gswgan.training.settings import from_plain, to_plain
 
 PICTURE_COLUMNS = 12
-VOID = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
+_COST = tuple(field.name for field in dataclasses.fields(PrivacyCost))
 
 
 def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
     """Write everything under release/; the generator last, so that it never stands without its privacy.json."""
     network = generator.released_network()
     kept = [int(label) for label in generator.label_set]
-    write_json(folder.model, {"method": "gswgan", "labels": kept, "plan": plan.to_json()})
+    write_json(folder.model, {"method": plan.method, "labels": kept, "plan": plan.to_json()})
     picture(plan, network, folder, kept)
     if plan.source is None:  # otherwise the source's privacy.json came with its embedding
         cost = cost_of_ledger(plan, folder)
-        write_json(folder.privacy, privacy_statement(plan, cost))
+        observers = read_json(folder.federation, "federation.json") if folder.federation.exists() else {}
+        write_json(folder.privacy, {**privacy_statement(plan, cost), **observers})
     statement = read_json(folder.privacy, "the privacy.json of the run")
     write_durably(folder.card, card(plan, statement, kept).encode())
     weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     write_durably(folder.generator, safetensors.torch.save(weights, {"format_version": "1"}))
 
 
-def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost:
+def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
     """The guarantee of what the ledger holds: never less than the plan's, more if a release had to be repeated."""
+    if plan.guarantee is None:
+        return None
     _, entries, _ = read_ledger(folder.ledger)
     total = compose(entries)
-    found, planned = tally(total), tally(plan.privacy.total())
+    found, planned = tally(total), plan.releases()
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:
-        accountant = Accountant(plan.privacy.neighbours)
-        epsilon = accountant.epsilon(total, plan.privacy.delta)
+        epsilon = Accountant(plan.guarantee.neighbours).epsilon(total, plan.guarantee.delta)
         return dataclasses.replace(plan.guarantee, epsilon=max(epsilon, plan.guarantee.epsilon))
     if found != planned:
         raise LedgerError(
@@ -60,21 +62,24 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost:
     return plan.guarantee
 
 
-def privacy_statement(plan: Plan, cost: PrivacyCost) -> dict[str, Any]:
-    """The content of privacy.json."""
+def privacy_statement(plan: Plan, cost: PrivacyCost | None) -> dict[str, Any]:
+    """The content of privacy.json. Without a cost there is no epsilon: the statement is void."""
+    stated = dict.fromkeys(_COST) if cost is None else cost.to_json()
     return {
-        **cost.to_json(),
-        "guarantees": [cost.to_json()],
+        **stated,
+        "guarantees": [] if cost is None else [stated],
         "claimed": None if plan.claimed is None else plan.claimed.to_json(),
         "lower_bound": to_plain(plan.lower_bound),
-        "void": VOID if plan.insecure_reproducible else None,
+        "void": plan.void,
     }
 
 
-def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost:
-    """The guarantee at the top of a privacy.json."""
-    names = [field.name for field in dataclasses.fields(PrivacyCost)]
-    return from_plain(PrivacyCost, {name: statement[name] for name in names if name in statement}, "privacy.json")
+def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost | None:
+    """The guarantee at the top of a privacy.json; None where it says that there is not even a number."""
+    found = {name: statement[name] for name in _COST if name in statement}
+    if statement.get("void") and set(found.values()) == {None}:
+        return None
+    return from_plain(PrivacyCost, found, "privacy.json")
 
 
 def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) -> None:
@@ -91,7 +96,7 @@ def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) 
 
 def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
     """The release card: what this is, what it guarantees, how it was made."""
-    facts, privacy = plan.facts, plan.privacy
+    facts = plan.facts
     left_out = [name for label, name in enumerate(facts.class_names) if label not in kept]
     cost = cost_from_statement(statement)
     lines = [
@@ -103,14 +108,18 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
     ]
     if statement.get("void"):
-        lines += [f"**None.** This release was {statement['void']}.", "", "Had the key been secret:", ""]
-    lines += [
-        f"- {cost}",
-        f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
-        f"- protected: the content of one {cost.unit}. {_several(cost.unit)}",
-        f"- planned releases: {privacy.releases}, noise standard deviation {privacy.noise_std:.6g}, "
-        f"sensitivity {privacy.contribution.sensitivity(privacy.neighbours):.6g}; what happened is in ledger.jsonl",
-    ]
+        lines += [f"**None.** This release was {statement['void']}.", ""]
+        lines += ["Had the key been secret:", ""] if cost is not None else []
+    if cost is not None:
+        lines += [
+            f"- {cost}",
+            f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
+            f"- protected: the content of one {cost.unit}. {_several(cost.unit)}",
+            *(f"- planned: {times} x {in_words(event)}" for event, times in plan.releases().items()),
+            "- what happened is in ledger.jsonl",
+            *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
+            *(f"- NO guarantee towards the {one['observer']}: {one['why']}" for one in statement.get("open_to", [])),
+        ]
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
     lines += [
@@ -120,7 +129,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
         "## How it was made",
         "",
-        f"- gswgan preset `{plan.preset}`, critic `{plan.method_name}`, {plan.training.steps} steps, seed {plan.seed}",
+        f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
+        f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
         f"- {facts.records} records of {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
         f"{facts.classes} class(es)" + (f", {facts.persons} persons" if facts.persons else ""),
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import RunError
 from gswgan.privacy.ledger import read_ledger
-from gswgan.training.defaults import kernel_defaults
+from gswgan.training.method import Wish
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, find_release
 
@@ -19,13 +19,14 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
     plan = origin.plan()
     if not isinstance(plan.critic, KernelSettings) or not origin.embedding.exists() or not origin.privacy.exists():
         raise RunError("from", str(source), "a finished run of the kernel critic (preset default)")
-    defaults = kernel_defaults(plan.facts, plan.privacy.noise_std, device)
-    training = defaults.training if steps is None else dataclasses.replace(defaults.training, steps=steps)
+    assert plan.privacy is not None
+    wish = Wish(facts=plan.facts, preset=plan.preset, delta=plan.privacy.delta, steps=steps, device=device)
+    draft = plan.recipe.draft(wish, plan.privacy.noise_std / plan.privacy.clip_norm)
     again: Plan = dataclasses.replace(
         plan,
-        generator=defaults.generator,
-        optimizer=defaults.optimizer,
-        training=training,
+        generator=draft.generator,
+        optimizer=draft.optimizer,
+        training=draft.training,
         seed=seed,
         source=read_ledger(origin.ledger)[2],
     )

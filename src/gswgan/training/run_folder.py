@@ -31,7 +31,7 @@ class RunFolder:
         self.model, self.privacy = self.release / "model.json", self.release / "privacy.json"
         self.generator, self.embedding = self.release / "generator.safetensors", self.release / "embedding.safetensors"
         self.ledger, self.card = self.release / "ledger.jsonl", self.release / "card.md"
-        self.samples = self.release / "samples.png"
+        self.samples, self.federation = self.release / "samples.png", self.release / "federation.json"
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
@@ -63,7 +63,7 @@ class RunFolder:
                     folder.remember_source(source)
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
                     write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
-                write_json(folder.model, {"method": "gswgan", "plan": plan.to_json()})
+                write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
         except OSError as wrong:
             if is_new:
                 shutil.rmtree(root, ignore_errors=True)

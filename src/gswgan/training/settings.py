@@ -34,7 +34,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
     "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),
     "betas": (0.0, 1 - 1e-9), "average": (0.0, 1 - 1e-9), "length_scales": (1e-6, 1e6), "windows": (0.0, 1e6),
-    "memory": (0.0, 1 - 1e-9), "smoothing": (0.0, 64.0),
+    "memory": (0.0, 1 - 1e-9), "smoothing": (0.0, 64.0), "teachers": (1, 2**20), "projection": (1, 4096),
+    "bins": (2, 4096), "noise_multiplier": (1e-12, 2**20), "check_noise": (1e-12, 2**20), "vote_noise": (1e-12, 2**20),
+    "scale": (1e-12, 2**20), "teacher_updates": (1, 10_000), "student_updates": (1, 10_000), "gain": (1e-6, 1e6),
+    "generator_updates": (1, 10_000), "teacher_width": (1, 4096), "student_width": (1, 4096), "bound": (1e-12, 1e6),
 }  # fmt: skip
 
 
@@ -42,6 +45,9 @@ def check_ranges(settings: Any) -> None:
     """Every number of a settings dataclass that has a range is within it, or a PlanError names it."""
     for field in dataclasses.fields(settings):
         value, limits = getattr(settings, field.name), _RANGES.get(field.name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value)
+            continue
         for number in value if isinstance(value, tuple) else (value,):
             if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
                 raise PlanError(field.name, short(number), f"a number from {limits[0]:g} to {limits[1]:g}", _MAKE)
@@ -90,11 +96,12 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(cls: type[T], data: object, name: str = "plan") -> T:
-    """The inverse of `to_plain` for dataclass `cls`; PlanError names what does not fit."""
+def from_plain(cls: type[T], data: object, name: str = "plan", *, hints: Mapping[str, Any] | None = None) -> T:
+    """The inverse of `to_plain` for dataclass `cls`; PlanError names what does not fit. `hints` go before its own."""
     if not isinstance(data, Mapping):
         raise PlanError(name, short(data), "a table of settings", _MAKE)
-    hints, fields = get_type_hints(cls), {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = {**get_type_hints(cls), **(hints or {})}
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     if unknown := sorted(set(data) - set(fields)):
         value = short(data[unknown[0]])
         raise PlanError(f"{name}.{short(unknown[0])}", value, "one of " + ", ".join(sorted(fields)), _MAKE)

@@ -1,0 +1,311 @@
+"""GS-WGAN as a method: the kernel critic (preset default) and the ensemble of critics (ensemble, paper)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import torch
+
+from gswgan.critics import Critic
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures
+from gswgan.critics.network import CriticShape
+from gswgan.critics.warm_start import WarmStart
+from gswgan.errors import PlanError
+from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, GaussianMechanism
+from gswgan.privacy.accountant import drawn_one_lower_bound
+from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
+from gswgan.privacy.mechanism import MOST_NOISE
+from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
+from gswgan.training.method import Method, Tools, Wish
+from gswgan.training.plan import Draft, Facts, LowerBound, Plan, PrivacySettings
+from gswgan.training.run_folder import RunFolder, write_json
+from gswgan.training.settings import from_plain, to_plain
+
+PRESETS = ("default", "ensemble", "paper", "paper-federated")
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """A preset as plain data; it is part of the installed package."""
+    if name not in PRESETS:
+        raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
+    return tomllib.loads((resources.files("gswgan.presets") / f"{name}.toml").read_text())
+
+
+def draft(wish: Wish, noise: float) -> Draft:
+    """The preset for these facts; `noise` is noise_std over the L2 bound of one contribution."""
+    table = load_preset(wish.preset)
+    if table["critic"] == "kernel":
+        if wish.shards is not None:
+            raise PlanError("shards", wish.shards, "no shards with the kernel critic", "Use --preset ensemble.")
+        privacy = kernel_privacy(wish, noise)
+        defaults = kernel_defaults(wish.facts, privacy.noise_std, wish.device)
+        return kernel_draft("gswgan", wish, privacy, _with_preset(defaults, table))
+    privacy = _ensemble_privacy(table, wish, noise)
+    defaults = _with_preset(ensemble_defaults(wish.facts, wish.device), table)
+    return Draft(
+        method="gswgan",
+        preset=wish.preset,
+        facts=wish.facts,
+        privacy=privacy,
+        critic=defaults.critic,
+        generator=defaults.generator,
+        optimizer=defaults.optimizer,
+        training=dataclasses.replace(defaults.training, steps=privacy.releases, batch_size=privacy.rows),
+    )
+
+
+def kernel_draft(method: str, wish: Wish, privacy: PrivacySettings, defaults: Defaults) -> Draft:
+    """A run of the kernel critic with these settings: any number of steps after the one release."""
+    assert isinstance(defaults.critic, KernelSettings)
+    steps = defaults.training.steps if wish.steps is None else wish.steps
+    return Draft(
+        method=method,
+        preset=wish.preset,
+        facts=wish.facts,
+        privacy=privacy,
+        critic=dataclasses.replace(defaults.critic, seed=wish.seed),
+        generator=defaults.generator,
+        optimizer=defaults.optimizer,
+        training=dataclasses.replace(defaults.training, steps=steps),
+    )
+
+
+def kernel_privacy(wish: Wish, noise: float) -> PrivacySettings:
+    """One release of everybody's features: with counts by record, or by person, clipped."""
+    by_person = wish.facts.persons is not None
+    clip = wish.facts.classes**-0.5 if by_person else 1.0
+    return PrivacySettings(
+        delta=wish.delta,
+        noise_std=noise * clip,
+        clip_norm=clip,
+        counts=wish.facts.labelled and not by_person,
+        unit="person" if by_person else "record",
+    )
+
+
+def _ensemble_privacy(table: Mapping[str, Any], wish: Wish, noise: float) -> PrivacySettings:
+    facts, given, release = wish.facts, dict(table["privacy"]), ensemble_release(wish.facts)
+    given["delta"] = wish.delta
+    if facts.persons is not None:
+        given["unit"] = "person"
+    given["shards"] = wish.shards if wish.shards is not None else given.get("shards", release.shards)
+    check_shards(facts, given["shards"])
+    given["releases"] = wish.steps if wish.steps is not None else given.get("releases", release.releases)
+    given.setdefault("rows", release.rows)
+    if given["sampling"] == "poisson":
+        given.setdefault("rate", release.rate)
+        if given["rate"] >= 1:
+            given["sampling"] = "all"
+    bound = Contribution(clip_norm=given["clip_norm"], rows=given["rows"]).sensitivity("zeroed")
+    return from_plain(PrivacySettings, {"noise_std": noise * bound, **given}, "privacy")
+
+
+def check_shards(facts: Facts, shards: int) -> None:
+    """Each shard has a record (or person) of its own."""
+    units, what = (facts.records, "record") if facts.persons is None else (facts.persons, "person")
+    if type(shards) is not int or not 1 <= shards <= units:
+        raise PlanError(
+            "shards", shards, f"a whole number from 1 to {units}, the number of {what}s",
+            f"Each shard needs a {what} of its own: pass fewer --shards.",
+        )  # fmt: skip
+
+
+def own_noise(preset: str) -> float | None:
+    """The noise_std of a preset that fixes it."""
+    found: float | None = load_preset(preset).get("privacy", {}).get("noise_std")
+    return found
+
+
+def total(draft: Draft, steps: int) -> Event:
+    """Kernel: one release, whatever the steps. Ensemble: one release a step."""
+    assert draft.privacy is not None
+    return draft.privacy.total(None if isinstance(draft.critic, KernelSettings) else steps)
+
+
+def words(draft: Draft) -> str:
+    """The critic on one line."""
+    if isinstance(draft.critic, KernelSettings):
+        return f"kernel, {draft.critic.features:,} random features, length scale {draft.critic.scales}"
+    assert draft.privacy is not None
+    return (
+        f"ensemble of {draft.privacy.shards or 1:,} critics of width {draft.critic.width}, each with its own part of "
+        f"the data; gradients clipped to {draft.privacy.clip_norm:g}"
+    )
+
+
+def check(plan: Plan) -> None:
+    """What is accounted for is what the critic does."""
+    if load_preset(plan.preset).get("federated"):
+        raise PlanError(
+            "preset", plan.preset, "a centralized preset",
+            f"This one can be accounted for, not trained: `gswgan privacy account --preset {plan.preset}`.",
+        )  # fmt: skip
+    if isinstance(plan.critic, KernelSettings):
+        check_kernel(plan)
+        return
+    privacy = _check_privacy(plan)
+    planned, accounted = (plan.training.steps, plan.training.batch_size), (privacy.releases, privacy.rows)
+    if planned != accounted:  # each step releases one batch
+        raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
+    units = plan.facts.persons or plan.facts.records
+    if privacy.shards is None or privacy.shards > units:
+        raise PlanError("shards", privacy.shards, f"a number from 1 to {units}")
+
+
+def check_kernel(plan: Plan) -> None:
+    """One release of everybody, enough of them to be told from its noise, features that exist."""
+    privacy, facts, critic = _check_privacy(plan), plan.facts, plan.critic
+    found = (privacy.sampling, privacy.rows, privacy.releases, privacy.counts)
+    needed = ("all", 1, 1, facts.labelled and facts.persons is None)
+    if found != needed:
+        raise PlanError("privacy", found, f"{needed}: the kernel critic makes one release of everybody")
+    scales, blocks = len(critic.length_scales), plan.training.feature_blocks
+    if not scales or critic.features % 2 or blocks > critic.features // 2:
+        features = (critic.features, scales, blocks)
+        raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
+    if len(critic.windows) != scales:
+        raise PlanError("windows", critic.windows, f"{scales}, one for each length scale")
+    units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
+    if units < (least := _enough(facts, privacy)):
+        raise PlanError(
+            what, units, f"at least {least} at this epsilon, or no class could be told from the noise",
+            f"Use more {what} or a larger --epsilon.",
+        )  # fmt: skip
+
+
+def _check_privacy(plan: Plan) -> PrivacySettings:
+    privacy, cost = plan.privacy, plan.guarantee
+    if privacy is None or cost is None:
+        raise PlanError("privacy", privacy, "the settings of a noisy sum")
+    if privacy.noise_std > MOST_NOISE * privacy.clip_norm:
+        raise PlanError(
+            "noise_std", privacy.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm",
+            "Ask for a larger epsilon or delta.",
+        )  # fmt: skip
+    stated = {name: getattr(cost, name) for name in ("delta", "neighbours", "unit", "observer", "sampling")}
+    ruled = {name: getattr(privacy, name) for name in stated}
+    if stated != ruled:
+        raise PlanError("guarantee", stated, f"{ruled}, as in privacy")
+    if (privacy.unit == "person") != (plan.facts.persons is not None):
+        raise PlanError("privacy.unit", privacy.unit, "person exactly where the data has persons")
+    return privacy
+
+
+def _enough(facts: Facts, privacy: PrivacySettings) -> int:
+    """How many records (persons) in one class its noisy count needs to be told from the noise, most probably."""
+    if not privacy.counts and facts.persons is None:
+        return 2  # without labels the only count is n, which is public
+    share = 1.0 if facts.persons is None else 2**-0.5  # of clip_norm: a person's count is clipped with the features
+    return max(2, math.ceil(RARE * privacy.noise_std / (share * privacy.clip_norm)))
+
+
+def claimed(draft: Draft, delta: float) -> Claim | None:
+    """The figure that the paper's rules give for the run, where the run follows the paper."""
+    privacy = draft.privacy
+    if privacy is None or privacy.sampling != "one":
+        return None
+    sample = Gaussian(noise_std=privacy.noise_std, sensitivity=2 * privacy.clip_norm)  # as the paper counts them
+    steps, count, rows = privacy.releases, privacy.shards or 1, privacy.rows
+    if privacy.observer == "server":
+        return claimed_federated(sample, clients=count, rounds=steps, batch_size=rows, delta=delta)
+    return claimed_centralized(sample, shards=count, steps=steps, batch_size=rows, delta=delta)
+
+
+def lower_bound(draft: Draft) -> LowerBound | None:
+    """What no analysis of the paper's draw can go below, even if the draw stays hidden from the public."""
+    privacy = draft.privacy
+    if privacy is None or not isinstance(privacy.event, DrawnOne) or privacy.observer != "public":
+        return None
+    epsilon = drawn_one_lower_bound(privacy.event, privacy.releases, privacy.delta)
+    return LowerBound(epsilon=epsilon, delta=privacy.delta, neighbours=privacy.neighbours, observer=privacy.observer)
+
+
+def make_critic(plan: Plan, tools: Tools) -> Critic:
+    """Kernel or ensemble, by the type of the settings."""
+    facts, privacy = plan.facts, plan.privacy
+    assert privacy is not None
+    mechanism = GaussianMechanism(
+        contribution=privacy.contribution, event=privacy.event, ledger=tools.ledger, streams=tools.secret
+    )
+    if isinstance(plan.critic, KernelSettings):
+        if not tools.folder.embedding.exists():
+            tools.note("releasing the embedding: one pass over the data")
+        return kernel_critic(plan, tools.folder, tools.device, mechanism)
+    assert privacy.shards is not None
+    units = facts.persons or facts.records
+    write_json(tools.folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
+    return Ensemble(
+        plan.critic,
+        CriticShape(
+            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+        ),
+        mechanism,
+        count=privacy.shards,
+        sampling=privacy.sampling,
+        rate=privacy.rate,
+        public=tools.public,
+        secret=tools.secret,
+        device=tools.device,
+        warm_start=_warm_start(plan, tools),
+        note=tools.note,
+    )
+
+
+def kernel_critic(plan: Plan, folder: RunFolder, device: torch.device, mechanism: GaussianMechanism | None) -> Critic:
+    """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
+    return KernelCritic(
+        RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, device),
+        mechanism,
+        folder.embedding,
+        blocks=plan.training.feature_blocks,
+        memory=plan.training.memory,
+        smoothing=plan.training.smoothing,
+    )
+
+
+def _warm_start(plan: Plan, tools: Tools) -> WarmStart | None:
+    if plan.critic.warm_start == 0:
+        return None
+    return WarmStart(
+        iterations=plan.critic.warm_start,
+        generator=plan.generator,
+        learning_rate=plan.optimizer.learning_rate,
+        betas=plan.optimizer.betas,
+        store=Checkpoint(tools.folder.warm_start, plan.digest()),
+        stopped=tools.stopped,
+    )
+
+
+def _with_preset(defaults: Defaults, table: Mapping[str, Any]) -> Defaults:
+    """Lay the preset's own values over the defaults."""
+    parts: dict[str, Any] = {}
+    sections = {"critic": "ensemble" if isinstance(defaults.critic, EnsembleSettings) else "kernel"}
+    sections |= {name: name for name in ("generator", "optimizer", "training")}
+    for field, section in sections.items():
+        current = getattr(defaults, field)
+        parts[field] = from_plain(type(current), {**to_plain(current), **table.get(section, {})}, section)
+    return dataclasses.replace(defaults, **parts)
+
+
+METHOD = Method(
+    name="gswgan",
+    about="GS-WGAN (Chen, Orekondy, Fritz 2020), made true: gradients sanitized on their way to the generator",
+    settings=KernelSettings | EnsembleSettings,
+    presets=PRESETS,
+    draft=draft,
+    total=total,
+    critic=make_critic,
+    words=words,
+    check=check,
+    own_noise=own_noise,
+    claimed=claimed,
+    lower_bound=lower_bound,
+    takes_shards=True,
+)

@@ -1,0 +1,109 @@
+"""What a method is: the same loop, ledger, accountant and release, with its own settings, releases and critic.
+
+A method is one file that ends in a `Method`, and one line in `METHODS` (gswgan/baselines/__init__.py). Everything
+else (calibration, plan, resume, guarantee, card, report) follows from what is said here. docs/baselines.md has an
+example that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from gswgan.critics import Critic
+from gswgan.privacy import Event, Ledger, Streams
+from gswgan.privacy.claims import Claim
+from gswgan.training.plan import Draft, Facts, LowerBound, Plan
+from gswgan.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What was asked for. Public, all of it."""
+
+    facts: Facts
+    preset: str
+    delta: float
+    shards: int | None = None
+    steps: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What a critic is made with: streams that may be published and streams that may not, and the ledger."""
+
+    plan: Plan
+    folder: RunFolder
+    public: Streams
+    secret: Streams
+    device: torch.device
+    note: Callable[[str], None]
+    stopped: Callable[[], bool]
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The run's ledger. A critic that never asks for it can release nothing, and leaves none."""
+        assert self.plan.guarantee is not None
+        return Ledger(
+            self.folder.ledger,
+            observer=self.plan.guarantee.observer,
+            context=self.plan.digest(),
+            journal=self.folder.journal,
+        )
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Of the images, as critics take it."""
+        facts = self.plan.facts
+        return {"image_size": facts.image_size, "channels": facts.channels, "classes": facts.classes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One way to train a generator on private images."""
+
+    name: str
+    about: str
+    """What it is, on one line."""
+
+    settings: Any
+    """The type of `Plan.critic`, a frozen dataclass (or a union of some)."""
+
+    presets: tuple[str, ...]
+    """The first is the default."""
+
+    draft: Callable[[Wish, float], Draft]
+    """All settings at this noise, in whatever unit: less than what it is calibrated to costs more."""
+
+    total: Callable[[Draft, int], Event | None]
+    """What the first so many steps release at the most. The ledger is checked against it. None: no guarantee."""
+
+    critic: Callable[[Plan, Tools], Critic]
+    """The critic behind its barrier."""
+
+    words: Callable[[Draft], str]
+    """The critic on one line."""
+
+    check: Callable[[Plan], None] = lambda plan: None
+    """Raise a PlanError where the settings do not fit each other or the facts."""
+
+    own_noise: Callable[[str], float | None] = lambda preset: None
+    """The noise that a preset fixes; None where it is calibrated to epsilon."""
+
+    claimed: Callable[[Draft, float], Claim | None] = lambda draft, delta: None
+    """The figure that is stated elsewhere for such a run, at this delta. Not a guarantee."""
+
+    lower_bound: Callable[[Draft], LowerBound | None] = lambda draft: None
+    """What no analysis of such a run can prove less than, where that is known."""
+
+    takes_shards: bool = False
+    """Whether the number of its critics or teachers can be asked for."""
+
+    void: str | None = None
+    """Why no run has a guarantee, for the method that has none."""

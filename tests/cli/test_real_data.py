@@ -1,0 +1,118 @@
+"""`--min-records`, `--accuracy` and `--judge`: who is left out, what stays public, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from gswgan.cli.main import app
+from gswgan.cli.real_data import EVERYBODY, load_data
+from gswgan.data import clients, make_image_data
+from gswgan.errors import DataError
+from gswgan.evaluation.judge import Judge, train_judge
+from gswgan.training.plan import Facts
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tells bright pictures (class 1) from dark ones."""
+    images = np.repeat([20, 200], 40).astype(np.uint8)[:, None, None] + RNG.integers(0, 30, (80, 8, 8), dtype=np.uint8)
+    found = train_judge(make_image_data(images, np.repeat([0, 1], 40), classes=2), epochs=4)
+    path = tmp_path_factory.mktemp("judge") / "public.safetensors"
+    found.save(path)
+    return path
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> dict[str, Any]:
+    """ann is labelled as the judge sees it, bea half so, carl has one record."""
+    shade = np.array([20, 200, 20, 200, 20, 200, 20, 200, 20], np.uint8)
+    labels = np.array([0, 1, 0, 1, 0, 1, 1, 0, 0])
+    np.savez(tmp_path / "mine.npz", images=shade[:, None, None].repeat(8, 1).repeat(8, 2), labels=labels)
+    (tmp_path / "ids.txt").write_text("ann\n" * 4 + "bea\n" * 4 + "carl\n")
+    return {"spec": str(tmp_path / "mine.npz"), "classes": 2, "group_by": str(tmp_path / "ids.txt")}
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({}, [4, 4, 1]),
+        ({"min_records": 2}, [4, 4, 0]),
+        ({"min_records": 4, "accuracy": "0.939..1"}, [4, 0, 0]),
+        ({"accuracy": "0.939.."}, [4, 0, 1]),
+        ({"accuracy": "..0.882"}, [0, 4, 0]),
+    ],
+)
+def test_who_is_left_out(options: dict[str, Any], sizes: list[int], where: dict[str, Any], judge: Path) -> None:
+    if "accuracy" in options:
+        options = {**options, "judge": str(judge)}
+    data = load_data(**where, **options)
+    assert [mine.n for _, mine in clients(data)] == sizes
+    assert data.person_ids == ("ann", "bea", "carl")
+    facts = Facts.of(data)
+    assert (facts.records, facts.persons) == (9, 3)  # what is public does not say who belongs
+
+
+def test_everybody_is_the_source_alone(where: dict[str, Any]) -> None:
+    remembered = {**where, "min_records": 4, "accuracy": "0..1", "judge": "gone"}
+    data = load_data(**remembered | EVERYBODY)
+    assert (data.n, data.persons) == (9, None)
+
+
+@pytest.mark.parametrize("text", ["0.9", "", "a..b", "0.9..0.8", "0.5..1.5", "nan..1"])
+def test_refused_ranges(text: str, where: dict[str, Any], judge: Path) -> None:
+    with pytest.raises(DataError, match=r"--accuracy 0\.939\.\.1"):
+        load_data(**where, accuracy=text, judge=str(judge))
+
+
+def test_a_range_and_a_judge_go_together(where: dict[str, Any], judge: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="both --accuracy and --judge"):
+        load_data(**where, accuracy="0.5..1")
+    with pytest.raises(DataError, match="both --accuracy and --judge"):
+        load_data(**where, judge=str(judge))
+    with pytest.raises(DataError, match=r"absent.*--judge"):
+        load_data(**where, accuracy="0.5..1", judge=str(tmp_path / "absent"))
+    with pytest.raises(DataError, match=r"judge.*\(1, 8, 3\)"):
+        load_data(**{**where, "classes": 3}, accuracy="0.5..1", judge=str(judge))
+
+
+def test_nobody_is_left_out_of_a_held_out_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_data(spec="digits", split="test", min_records=7).n == 360
+    with pytest.raises(DataError, match="by person"):
+        load_data(spec="digits", min_records=7)
+
+
+def test_the_plan_speaks_of_persons(tmp_path: Path) -> None:
+    for client in range(20):
+        (tmp_path / "people" / str(client) / "one").mkdir(parents=True)
+        (tmp_path / "people" / str(client) / "two").mkdir()
+        for index in range(1 + client % 2):
+            Image.new("L", (8, 8), 10 * client).save(tmp_path / "people" / str(client) / "one" / f"{index}.png")
+    text = _plan("--data", str(tmp_path / "people"), "--min-records", "2")
+    assert "30 records, 20 persons, 2 classes" in text
+    assert "one person replaced" in text
+
+
+def test_mnist_by_writer_is_planned_for_539_persons() -> None:
+    folder = os.environ.get("GSWGAN_DATA")
+    if not folder or not all((Path(folder) / name).is_dir() for name in ("mnist", "qmnist_writers")):
+        pytest.skip("GSWGAN_DATA names no folder with mnist and qmnist_writers")
+    assert "60000 records, 539 persons" in _plan("--data", "mnist-writers", "--epsilon", "10", "--delta", "1e-4")
+
+
+def _plan(*options: str) -> str:
+    result = CliRunner().invoke(app, ["train", *options, "--dry-run"])
+    assert result.exit_code == 0, result.exception
+    return result.output
+
+
+def test_the_fixture_tells_classes_apart(judge: Path) -> None:
+    assert Judge.load(judge).accuracy(np.full((3, 1, 8, 8), 200, np.uint8), np.array([1, 1, 1])) == 1.0
