@@ -9,18 +9,29 @@ data (10.2 on MNIST, 11.3 on Fashion-MNIST) and left that outside epsilon; here 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
+from gswgan.baselines import dp_merf_minibatch as minibatch
+from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
+from gswgan.baselines.generator import is_tiny
 from gswgan.critics.kernel import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
+from gswgan.training import gs_wgan
 from gswgan.training.defaults import Defaults
-from gswgan.training.gs_wgan import check_kernel, kernel_draft, kernel_privacy, make_critic, total, words
-from gswgan.training.method import Method
-from gswgan.training.plan import Facts, TrainingSettings
+from gswgan.training.gs_wgan import kernel_draft, kernel_privacy
+from gswgan.training.method import Method, Wish
+from gswgan.training.plan import Draft, Facts, TrainingSettings
 
 FEATURES = 10_000
 PASSES = 5
 BATCH = 500
+TINY_FEATURES = 1_000
+"""Of tiny images with the preset `paper`, which clips and sums them in every step."""
+
+PAPER_NOISE_SCALE = 0.588
+"""Of the GS-WGAN paper's run of DP-MERF, relative to the sensitivity: see dp_merf_minibatch.py."""
 
 
 def length_scale(facts: Facts) -> float:
@@ -39,14 +50,45 @@ def dp_merf_defaults(facts: Facts) -> Defaults:
     )
 
 
+def draft(wish: Wish, noise: float) -> Draft:
+    """One release of everybody; with the preset `paper` one of a minibatch in each step, at this noise_std."""
+    defaults = dp_merf_defaults(wish.facts)
+    if wish.preset == "default":
+        return kernel_draft("dp-merf", wish, kernel_privacy(wish, noise), defaults)
+    critic = MinibatchSettings(
+        features=TINY_FEATURES if is_tiny(wish.facts) else FEATURES,
+        length_scale=length_scale(wish.facts),
+        noise_std=noise,
+        seed=wish.seed,
+    )
+    if wish.steps is not None:
+        critic = replace(critic, releases=wish.steps)
+    return Draft(
+        method="dp-merf",
+        preset=wish.preset,
+        facts=wish.facts,
+        critic=critic,
+        generator=defaults.generator,
+        optimizer=defaults.optimizer,
+        training=replace(defaults.training, steps=critic.releases),
+    )
+
+
+def _part(draft: Draft) -> Any:
+    """The code behind the preset."""
+    return minibatch if isinstance(draft.critic, MinibatchSettings) else gs_wgan
+
+
 METHOD = Method(
     name="dp-merf",
-    about="DP-MERF (Harder, Adamczewski, Park 2021): mean embeddings under random features, released once",
-    settings=KernelSettings,
-    presets=("default",),
-    draft=lambda wish, noise: kernel_draft("dp-merf", wish, kernel_privacy(wish, noise), dp_merf_defaults(wish.facts)),
-    total=total,
-    critic=make_critic,
-    words=words,
-    check=check_kernel,
+    about="DP-MERF (Harder, Adamczewski, Park 2021): noisy mean embeddings under random features",
+    settings=KernelSettings | MinibatchSettings,
+    presets=("default", "paper"),
+    draft=draft,
+    total=lambda draft, steps: _part(draft).total(draft, steps),
+    critic=lambda plan, tools: _part(plan).make_critic(plan, tools),
+    words=lambda draft: _part(draft).words(draft),
+    check=lambda plan: minibatch.check(plan) if _part(plan) is minibatch else gs_wgan.check_kernel(plan),
+    own_noise=lambda preset: 2 * PAPER_NOISE_SCALE if preset == "paper" else None,
+    claimed=lambda draft, delta: minibatch.claimed(draft, delta) if _part(draft) is minibatch else None,
 )

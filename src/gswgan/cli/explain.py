@@ -49,6 +49,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "strong" if cost.epsilon <= 1 else "moderate" if cost.epsilon <= 10 else
         "weak" if cost.epsilon <= 50 else "not meaningful in practice"
     )  # fmt: skip
+    change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
     embedding = "the embedding, " if isinstance(plan.critic, KernelSettings) else ""
     releases = plan.releases()
     lines = []
@@ -58,7 +59,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         f"{cost}.",
         "",
         "What it says",
-        f"  Take any one {unit} of the {plan.facts.data} data and exchange it for any other. Whatever is in release/,",
+        f"  Take any one {unit} of the {plan.facts.data} data and {change}. Whatever is in release/,",
         f"  the chance of seeing it changes by a factor of at most e^{cost.epsilon:.4g} = {factor:.3g}, except for a",
         f"  probability of {cost.delta:g}. This is {strength} protection. It holds against everybody who sees release/",
         f"  (observer: {cost.observer}), whatever else they know, and for any number of",

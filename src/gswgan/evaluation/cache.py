@@ -25,6 +25,11 @@ _PUBLIC = {
 }
 
 
+def is_public(checksum: str) -> bool:
+    """Whether it is of a set that the package knows to be public."""
+    return checksum in _PUBLIC
+
+
 def data_checksum(data: ImageData) -> str:
     """SHA-256 of images, labels and number of classes: what a reference depends on."""
     state = hashlib.sha256(f"{data.images.shape} {data.classes} {data.labels is not None}".encode())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,6 +79,13 @@ class Scene:
     request: Request
     samples: int
     """The size of a synthetic set."""
+
+    def basis(self, synthetic: str) -> dict[str, Any]:
+        """What figures of a set with this checksum depend on besides name and seed: see `Results`."""
+        return {
+            "data": self.train.name, "checksums": list(self.places.checksums), "synthetic": synthetic,
+            "samples": self.samples, "settings": self.request.settings, "train_size": self.request.train_size,
+        }  # fmt: skip
 
     def wanted(self) -> tuple[list[Metric], dict[str, str]]:
         """The metrics to measure, and for each that cannot be had the reason."""

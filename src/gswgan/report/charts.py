@@ -118,13 +118,14 @@ def epsilon_chart(release: Release) -> Figure | None:
                     textcoords="offset points", color=colour,
                 )  # fmt: skip
         axes.set_xlim(0, steps[-1])
-        axes.set_ylim(0, 1.15 * max(values))
+        axes.set_ylim(0, 1.15 * max([*values, *([] if release.claimed is None else [release.claimed["epsilon"]])]))
         axes.set_xlabel("steps done, one release each")
         axes.set_ylabel(f"epsilon at delta {figure(cost.delta)}")
 
     alt = f"Line: epsilon grows with the steps, from 0 to {figure(values[-1])} after {plural(steps[-1], 'step')}."
     if release.claimed is not None:
-        alt += f" The claim of {figure(release.claimed['epsilon'])} lies below it."
+        place = "below" if release.claimed["epsilon"] < cost.epsilon else "above"
+        alt += f" The claim of {figure(release.claimed['epsilon'])} lies {place} it."
     return draw("epsilon", alt, paint, height=2.7, narrow=2.6)
 
 

@@ -1,0 +1,1 @@
+"""Methods held against each other: each at every epsilon, trained, measured and put into the paper's tables."""

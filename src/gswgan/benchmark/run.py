@@ -1,0 +1,250 @@
+"""Train, sample and measure every cell, whatever becomes of the others; then write tables and page.
+
+A cell is a run folder like any other. What the benchmark knows of it is in RUN/private/benchmark.json, so that a
+finished cell is never run again and a half-finished one goes on where it stopped, also after `kill -9`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gswgan.benchmark.cells import Cell, find_entries, make_cells
+from gswgan.benchmark.clock import Clock, PeakMemory
+from gswgan.benchmark.page import benchmark_page
+from gswgan.benchmark.tables import gather, markdown
+from gswgan.data import ImageData
+from gswgan.errors import DataError, PlanError, RunError
+from gswgan.evaluation.cache import is_public
+from gswgan.evaluation.classifiers import FAST, check
+from gswgan.evaluation.evaluate import duration, evaluate
+from gswgan.evaluation.metrics import Request, Scene
+from gswgan.evaluation.references import find_places
+from gswgan.evaluation.result import PRIVATE, Results
+from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
+from gswgan.privacy.randomness import write_durably
+from gswgan.synthesizer import load, pick_device
+from gswgan.training import centralized
+from gswgan.training.defaults import TINY
+from gswgan.training.plan import Facts
+from gswgan.training.planner import doubts, make_plan
+from gswgan.training.run_folder import RunFolder, read_json, write_json
+from gswgan.training.settings import check_epsilon, check_whole
+
+SAMPLES, TINY_SAMPLES = 60_000, 5_000
+"""Synthetic images a cell, as in the paper; of tiny images (the digits) fewer are enough."""
+
+NO_FID = "FID is left out: it takes long without a GPU. Ask for it by --fid."
+
+SAVE_EVERY = 5.0
+"""Seconds between two writings of how long a training has taken so far."""
+
+Note = Callable[[str], None]
+Progress = Callable[[str, float, float], None]
+"""Told what is being done, the seconds spent and those spent and left, roughly."""
+
+
+def benchmark(
+    data: Sequence[tuple[ImageData, ImageData | None]],
+    *,
+    out: str | Path,
+    methods: Sequence[str] = ("all",),
+    epsilons: Sequence[float] = (10.0,),
+    seeds: Sequence[int] = (1,),
+    samples: int | None = None,
+    classifiers: Sequence[str] = FAST,
+    fid: bool | None = None,
+    inception_weights: Path | None = None,
+    device: str | None = None,
+    note: Note = lambda text: None,
+    progress: Progress = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Every method at every epsilon with every seed, on each data set (training and held-out part).
+
+    Returns what benchmark.json holds. `fid`: measure it, or not; by default where that is quick, on a GPU. All figures
+    are computed on real data: PRIVATE unless the data is public. The epsilon of a line is for one run alone.
+    """
+    entries, root = find_entries(methods), Path(out)
+    epsilons = sorted({check_epsilon(epsilon) for epsilon in epsilons})
+    seeds = list(dict.fromkeys(check_whole("seed", seed, 0, 2**32 - 1) for seed in seeds))
+    if not epsilons or not seeds:
+        raise PlanError("epsilons and seeds", (epsilons, seeds), "at least one of each")
+    check(classifiers, "paper")
+    where = pick_device(device)
+    fid = where.type == "cuda" or inception_weights is not None if fid is None else fid
+    request = Request(
+        metrics=("inception_score", "fid", "classifiers") if fid else ("inception_score", "classifiers"),
+        classifiers=tuple(classifiers),
+        device=where,
+        inception_weights=inception_weights,
+    )
+    _make_private(root)
+    stage = {train.name: _scene(train, test, root, request, samples) for train, test in data}
+    if len(stage) < len(data) or not data:
+        raise DataError("data", [train.name for train, _ in data], "data sets of different names, at least one")
+    everything = [_Job(cell, RunFolder(cell.folder(root)), stage[cell.data])
+                  for cell in make_cells(list(stage), entries, epsilons, seeds)]  # fmt: skip
+    if not fid:
+        note(NO_FID)
+    clock = Clock({job.cell: job.read().get("cell_seconds") for job in everything}, progress)
+    failed: dict[Cell, str] = {}
+    warned: set[str] = set()
+    for number, job in enumerate(everything, 1):
+        if job.is_done():
+            clock.skip(job.cell)
+            continue
+        clock.start(job.cell)
+        try:
+            if not job.train(note, clock, warned):
+                raise KeyboardInterrupt
+            job.measure(clock)
+        except Exception as wrong:  # whatever it is, the other cells go on
+            failed[job.cell] = _in_words(wrong)
+        seconds = clock.stop(failed=job.cell in failed)
+        if job.cell not in failed:
+            job.write(cell_seconds=job.read().get("cell_seconds", 0.0) + seconds)
+        outcome = f"FAILED: {failed[job.cell]}" if job.cell in failed else f"{duration(seconds)}"
+        left = f" About {duration(clock.left())} left." if clock.left() else ""
+        note(f"[{number}/{len(everything)}] {job.cell.name}: {outcome}.{left}")
+    clock.end()
+    found = gather([(job.cell, job.folder, job.read(), failed.get(job.cell)) for job in everything])
+    found["skipped"] |= {} if fid else {"fid": NO_FID}
+    public = all(is_public(checksum) for job in everything for checksum in job.checksums if checksum is not None)
+    found |= {"public": public, "private": None if public else PRIVATE, "device": where.type}
+    mode = 0o644 if public else 0o600
+    write_durably(root / "benchmark.json", (json.dumps(found, indent=1) + "\n").encode(), mode=mode)
+    write_durably(root / "benchmark.md", markdown(found).encode(), mode=mode)
+    benchmark_page(found, root).write(root, private=not public)
+    return found
+
+
+def _make_private(root: Path) -> None:
+    """The benchmark's folder, for its owner alone where it is new, with a place for references on real data."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (root / "private").mkdir(mode=0o700, exist_ok=True)
+    except OSError as wrong:
+        raise RunError(
+            "out", str(root), f"a folder that can be written ({wrong.strerror})", "Choose another."
+        ) from wrong
+
+
+def _scene(train: ImageData, test: ImageData | None, root: Path, request: Request, samples: int | None) -> Scene:
+    usual = TINY_SAMPLES if train.image_size <= TINY else SAMPLES
+    size = check_whole("samples", usual if samples is None else samples, PER_CLASS * train.classes, 10_000_000)
+    return Scene(train=train, test=test, places=find_places(train, test, root), request=request, samples=size)
+
+
+def _in_words(wrong: Exception) -> str:
+    return f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:500]}".rstrip(". ")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A cell with its run folder, and what it is measured by."""
+
+    cell: Cell
+    folder: RunFolder
+    scene: Scene
+
+    @property
+    def state(self) -> Path:
+        """What the benchmark knows of the cell: times, memory, figures. Private."""
+        return self.folder.private / "benchmark.json"
+
+    @property
+    def checksums(self) -> list[str | None]:
+        """Of the data."""
+        return list(self.scene.places.checksums)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What the figures depend on besides the run."""
+        request = self.scene.request
+        return {
+            "samples": self.scene.samples,
+            "metrics": list(request.metrics),
+            "classifiers": list(request.classifiers),
+        }
+
+    def read(self) -> dict[str, Any]:
+        """The state; empty before the cell has begun."""
+        return read_json(self.state, "the state of a benchmark's cell") if self.state.exists() else {}
+
+    def write(self, **more: Any) -> None:
+        """Lay this over the state."""
+        write_json(self.state, self.read() | more)
+
+    def is_done(self) -> bool:
+        """Whether there is nothing left to train or to measure."""
+        state = self.read()
+        if state and state["checksums"] != self.checksums:
+            raise RunError(
+                "data", self.cell.data, f"the data that {self.folder.root} was trained on",
+                "Another data set of the same name needs another --out.",
+            )  # fmt: skip
+        return self.folder.is_finished and state.get("asked") == self.asked
+
+    def train(self, note: Note, clock: Clock, warned: set[str]) -> bool:
+        """Make the run or go on with it; False if it was interrupted."""
+        train, device, cell = self.scene.train, self.scene.request.device, self.cell
+        if self.read().get("trained"):
+            return True
+        if self.folder.is_vacant():
+            clock.tell("planning", 0.0)
+            plan = make_plan(
+                Facts.of(train), method=cell.entry.method, preset=cell.entry.preset, epsilon=cell.epsilon,
+                seed=cell.seed, device=device.type,
+            )  # fmt: skip
+            for doubt in set(doubts(plan, train)) - warned:
+                warned.add(doubt)
+                note(f"warning: {doubt}")
+            RunFolder.create(self.folder.root, plan)
+        before = self.read() or {"seconds": 0.0, "sessions": 0, "peak_memory": None}
+        steps, began = self.folder.plan().training.steps, time.monotonic()
+        saved = began
+        memory = PeakMemory(device)
+
+        def keep(**more: Any) -> None:
+            nonlocal saved
+            saved = time.monotonic()
+            peak = max((size for size in (before["peak_memory"], memory.read()) if size), default=None)
+            spent = {"seconds": before["seconds"] + saved - began, "sessions": before["sessions"] + 1}
+            self.write(checksums=self.checksums, peak_memory=peak, **spent, **more)
+
+        def move(done: int) -> None:
+            clock.tell(f"step {done} of {steps}", done / steps)
+            if time.monotonic() - saved > SAVE_EVERY:
+                keep()
+
+        keep()
+        try:
+            ended = centralized.run(self.folder, train, device=device, progress=move)
+        except RunError:
+            if not self.folder.is_finished:
+                raise
+            ended = True  # it had come to its end, and died before this was written down
+        keep(trained=ended)
+        return ended
+
+    def measure(self, clock: Clock) -> None:
+        """Draw a set with the cell's seed and hold it against the real data; figures that are there stay."""
+        train, size = self.scene.train, self.scene.samples
+        scene = replace(self.scene, request=replace(self.scene.request, seeds=(self.cell.seed,)))
+        checksum = hashlib.sha256(self.folder.generator.read_bytes()).hexdigest()
+        results = Results(self.folder.private / "evaluation.json", scene.basis(checksum))
+        model = load(self.folder.root, device=str(scene.request.device))
+        evaluate(
+            lambda seed: make_synthetic(*model.sample(size, seed=seed), train, name="run"), scene, results,
+            progress=lambda what, done, total: clock.tell(what, done / total if total else 1.0),
+        )  # fmt: skip
+        seed, request = str(self.cell.seed), scene.request
+        wanted = {*request.metrics, *(f"classifiers.{name}" for name in request.classifiers)}
+        values = {name: found[seed] for name, found in results.values.items() if name in wanted and seed in found}
+        real = {name: value for name, value in results.real.items() if name in wanted}
+        self.write(asked=self.asked, values=values, real=real, skipped=results.skipped)

@@ -1,0 +1,107 @@
+"""`gswgan benchmark`: methods held against each other, in the paper's tables and figures."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gswgan.cli.console import console, print_json
+from gswgan.cli.evaluate import parse_classifiers, parse_seeds, work_bar
+from gswgan.errors import PlanError, RunError
+
+_DATA, _WHAT = "Data", "What to compare"
+
+
+def benchmark(
+    out: Annotated[Path, typer.Option(
+        help="The folder for the runs, tables and page. One that is there already is gone on with.")],
+    data: Annotated[list[str] | None, typer.Option(
+        help="digits (the default), mnist, fashion-mnist or a path; several times for several data sets.",
+        rich_help_panel=_DATA)] = None,
+    test_data: Annotated[str | None, typer.Option(
+        help="Held-out real data, where --data (a single one) has none of its own.", rich_help_panel=_DATA)] = None,
+    classes: Annotated[int | None, typer.Option(
+        help="Number of classes, where --data (a single one) does not state it.", rich_help_panel=_DATA)] = None,
+    methods: Annotated[str, typer.Option(
+        help="Comma-separated: all, default, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
+             "was published (gswgan:paper, dp-sgd-gan:dp-cgan) appears once, at its own noise.",
+        rich_help_panel=_WHAT)] = "all",
+    epsilon: Annotated[str, typer.Option(
+        help="Comma-separated: the noise of each method is calibrated to each.", rich_help_panel=_WHAT)] = "10",
+    seeds: Annotated[str, typer.Option(
+        help="Comma-separated. Each is a run of its own, with fresh noise.", rich_help_panel=_WHAT)] = "1",
+    samples: Annotated[int | None, typer.Option(
+        help="Synthetic images a run. Default: 60000; 5000 of tiny images (digits).", rich_help_panel=_WHAT)] = None,
+    classifiers: Annotated[str, typer.Option(
+        help="fast (logistic regression, MLP, CNN, Gaussian NB, random forest), all (the paper's 13), or names.",
+        rich_help_panel=_WHAT)] = "fast",
+    fid: Annotated[bool | None, typer.Option("--fid/--no-fid",
+        help="Measure FID. Default: on a GPU.", show_default=False, rich_help_panel=_WHAT)] = None,
+    inception_weights: Annotated[Path | None, typer.Option(
+        help="The 2015 Inception for FID, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable on stdout; the rest goes to stderr.")] = False,
+) -> None:  # fmt: skip
+    """Compare methods: `gswgan benchmark --data digits --methods all --epsilon 1,3,10 --seeds 1,2,3 --out FOLDER`.
+
+    Trains, samples and measures each method at each epsilon with each seed; writes benchmark.json, benchmark.md and
+    report.html. The figures are computed on real data: they are PRIVATE unless the data is public. Stopped at any
+    moment, the same command goes on; a run that fails does not stop the others, and is tried again next time.
+    """
+    missing = [name for name in ("jinja2", "matplotlib", "sklearn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RunError(
+            "benchmark", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'."
+        )
+    import torch
+
+    from gswgan.benchmark.cells import find_entries
+    from gswgan.benchmark.run import benchmark as compare
+    from gswgan.cli.real_data import load_data, load_held_out
+    from gswgan.synthesizer import pick_device
+    from gswgan.training.defaults import TINY
+
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    wanted = [part.strip() for part in methods.split(",") if part.strip()]
+    find_entries(wanted)  # says what is wrong before anything is read
+    epsilons = _numbers(epsilon)
+    specs = list(dict.fromkeys(data or ["digits"]))
+    if len(specs) > 1 and (test_data is not None or classes is not None):
+        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
+    sets = []
+    for spec in specs:
+        where: dict[str, Any] = {"spec": spec, "classes": classes}
+        train = load_data(**where)
+        sets.append((train, load_held_out(train, test_data, **where)))
+    if pick_device(device).type == "cpu" and all(train.image_size <= TINY for train, _ in sets):
+        torch.set_num_threads(1)  # as `gswgan train`
+    try:
+        with work_bar(errors) as (note, progress):
+            found = compare(
+                sets, out=out, methods=wanted, epsilons=epsilons, seeds=parse_seeds(seeds), samples=samples,
+                classifiers=parse_classifiers(classifiers), fid=fid, inception_weights=inception_weights, device=device,
+                note=note, progress=progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on.")
+        raise typer.Exit(130) from None
+    shown = errors if json else console
+    mark = "computed on public data" if found["public"] else "PRIVATE, not for release"
+    shown.print((out / "benchmark.md").read_text())
+    for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
+        shown.print(f"{out / name} ({mark})")
+    if json:
+        print_json(found)
+    if found["failed"]:
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise PlanError("epsilon", text, "numbers with commas between, such as 1,3,10") from None
