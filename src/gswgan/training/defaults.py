@@ -79,7 +79,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
     tiny, fast = facts.image_size <= TINY, device.startswith("cuda")
     noise = gradient_noise(facts, noise_std)
     scale = length_scale(facts, noise)
-    batch = min(2000, max(200, 20 * facts.classes))
+    batch, small = min(2000, max(200, 20 * facts.classes)), min(2000, max(100, 4 * facts.classes))
     if tiny:
         critic = KernelSettings(features=4096, length_scales=(scale,))
         generator = GeneratorSettings(architecture="mlp", width=256)
@@ -95,7 +95,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
         else:
             generator = GeneratorSettings(architecture="dcgan", width=16)
             optimizer = OptimizerSettings(learning_rate=2e-3, warm_up=100, decay=True, average=0.998)
-            training = TrainingSettings(steps=10_000, batch_size=batch // 2, feature_blocks=8)
+            training = TrainingSettings(steps=10_000, batch_size=small, feature_blocks=8)
     else:
         critic = KernelSettings(features=16384, length_scales=(scale,))
         generator = GeneratorSettings(architecture="smooth-resnet", width=64 if fast else 16, latent=20)
@@ -103,7 +103,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
         if fast:
             training = TrainingSettings(steps=5000, batch_size=batch, mixed_precision=True)
         else:
-            training = TrainingSettings(steps=4000, batch_size=batch // 2, feature_blocks=4)
+            training = TrainingSettings(steps=4000, batch_size=small, feature_blocks=4)
     kept = 0.95 if tiny else memory(critic.features, score_noise(facts, noise_std), training.batch_size / facts.classes)
     training = replace(training, memory=kept, smoothing=smoothing(facts, noise))
     if noise > LOUD:
