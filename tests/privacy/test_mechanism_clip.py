@@ -170,3 +170,16 @@ def test_a_row_with_a_value_that_is_not_finite_becomes_zero(bad: float, dtype: t
     assert (grid[1] == 0).all()
     assert (grid[0] != 0).all()
     assert (grid[2] == grid[0]).all()
+
+
+def test_integers_are_on_the_grid_already_and_become_zero_if_they_are_too_long():
+    rows = torch.zeros(6, 4096, dtype=torch.int64)
+    rows[0, 0] = UNIT
+    rows[1, :4] = UNIT // 2
+    rows[2, 0] = UNIT + 1
+    rows[3] = UNIT  # 4096 x 2^52 is 2^64, which is 0 in 64 bits
+    rows[4, 0] = -(2**63)  # so is its square
+    rows[5, :2] = torch.tensor([UNIT, 1])
+    kept = clip_to_grid(rows, 0.3)
+    assert torch.equal(kept[:2], rows[:2])
+    assert not kept[2:].any()
