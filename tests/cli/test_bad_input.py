@@ -366,7 +366,8 @@ BAD: list[tuple[str, Files, str, str]] = [
      "method = 'pategan': expected one of gswgan, dp-merf, dp-sgd-gan, g-pate, pate-gan, gan. Leave --method out for "
      "GS-WGAN."),
     ("a preset of another method", {}, "train --method dp-merf --preset ensemble",
-     "preset = 'ensemble': expected one of default, paper for method dp-merf. Leave --preset out for the first of them."),
+     "preset = 'ensemble': expected one of default, paper for method dp-merf. Leave --preset out for the first of "
+     "them."),
     ("an epsilon for what has no guarantee", {}, "train --method gan --epsilon 10",
      "epsilon = 10.0: expected no epsilon: this method has no guarantee. Leave --epsilon out."),
     ("an epsilon for a run as published", {}, "train --method dp-sgd-gan --preset dp-cgan --epsilon 10",
