@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gswgan.cli import audit, benchmark, evaluate, export, privacy, report, sample, train
+from gswgan.cli import audit, benchmark, evaluate, export, federate, privacy, report, sample, train
 from gswgan.errors import GswganError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command(name="benchmark")(benchmark.benchmark)
 app.command(name="report")(report.report)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
+app.add_typer(federate.app, name="federate")
 
 
 def _out_of_memory(wrong: Exception) -> None:

@@ -1,0 +1,184 @@
+"""What a client does and remembers. Everything that must survive is on its own disk before anything leaves.
+
+    STATE/<name of the client>/client.json                the client's id and its cap
+                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
+
+The order is: ledger (written ahead, within the cap), answer on the disk, answer sent. A client that is asked again
+sends the bytes it has kept. One that died before it had kept them computes them again from the same key and the same
+data, which gives the same bytes; from other data it is another answer, and counts again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gswgan.critics.kernel import RandomFeatures, person_row
+from gswgan.data import ImageData
+from gswgan.errors import FederationError, PrivacyError
+from gswgan.federated.messages import Fields, answer, pack, read_question, width
+from gswgan.federated.trust import Trust, spent, trust_of
+from gswgan.privacy import GaussianMechanism, Ledger
+from gswgan.privacy.accountant import check_delta
+from gswgan.privacy.calibration import check_epsilon
+from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
+from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
+from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.run_folder import read_json, write_json
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cap:
+    """The most that a client spends over all its answers, whoever asks."""
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_neighbours(self.neighbours)
+
+
+def home_of(state: Path, client: str) -> Path:
+    """Where a client's memory is: its id may hold any character, a folder's name may not."""
+    return state / hashlib.blake2b(client.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What a client has on its disk about its answers."""
+
+    client: str
+    cap: Cap
+    events: tuple[BaseEvent, ...]
+    """All that was recorded, sent or not: a client counts what it was about to send."""
+
+    @classmethod
+    def read(cls, home: Path, *, but: Path | None = None) -> Memory:
+        """Of the folder of one client, without the ledger `but`."""
+        known = read_json(home / "client.json", "the client.json of a client's state")
+        ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
+        events = tuple(entry.event for path in ledgers for entry in read_ledger(path)[1])
+        return cls(client=str(known["client"]), cap=Cap(**known["cap"]), events=events)
+
+    @property
+    def spent(self) -> float:
+        """Epsilon so far, at the cap's delta and under its relation."""
+        return spent(self.events, neighbours=self.cap.neighbours, delta=self.cap.delta)
+
+
+class _CappedLedger(Ledger):
+    """A ledger that takes no line beyond the client's cap."""
+
+    def __init__(self, home: Path, path: Path, plan: Plan) -> None:
+        assert plan.privacy is not None
+        super().__init__(
+            path, observer=plan.privacy.observer, context=plan.digest(), journal=path.with_name("journal.jsonl")
+        )
+        self._home = home
+
+    def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
+        """As ever, if what is new is within the cap."""
+        if all(known != fingerprint for _, known in self._fingerprints.get(name, [])):
+            memory = Memory.read(self._home, but=self.path)
+            events = (*memory.events, *(entry.event for entry in self.entries), event)
+            total = spent(events, neighbours=memory.cap.neighbours, delta=memory.cap.delta)
+            if total > memory.cap.epsilon * (1 + 1e-9):
+                raise FederationError(
+                    "epsilon", f"{total:.4g} at delta {memory.cap.delta:g}", f"at most {memory.cap.epsilon:g}, the cap"
+                )
+        return super().record(name, event, fingerprint)
+
+
+class Client:
+    """One person's side: its data, whom it trusts, its cap and its memory."""
+
+    def __init__(
+        self, name: str, data: ImageData, state: Path, *, trust: Trust, cap: Cap, insecure: bool = False
+    ) -> None:
+        """`insecure` lets it take part in a run whose noise is known, which has no guarantee: for tests."""
+        self.name, self.trust, self._insecure = name, trust, insecure
+        if data.persons is None or data.number_of_persons != 1:
+            raise FederationError("data", data.name, "the records of one person")
+        self._data, self.home = data, home_of(state, name)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(self.home.parent)
+        write_json(self.home / "client.json", {"client": name, "cap": vars(cap)})
+
+    def reply(self, fields: Fields) -> dict[str, str | bytes]:
+        """The answer to a question, or why there is none. The reason never depends on the client's data."""
+        try:
+            plan = read_question(fields)
+            return answer(self.name, plan, self.sums(plan))
+        except (FederationError, PrivacyError) as wrong:
+            return {"client": self.name, "refused": str(wrong)}
+
+    def sums(self, plan: Plan) -> bytes:
+        """This client's averaged, clipped class sums as they travel: kept, or computed, recorded and kept."""
+        self._check(plan)
+        folder = self.home / plan.digest()[:32]
+        with self._locked():
+            kept = folder / "answer.bin"
+            if not kept.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                sync_folder(self.home)
+                write_durably(kept, self._compute(plan, folder), mode=0o600)
+            return kept.read_bytes()
+
+    def _check(self, plan: Plan) -> None:
+        """Shape and bound are the client's to refuse; what it costs is checked where it is recorded."""
+        if trust_of(plan) != self.trust:
+            raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
+        if plan.insecure_reproducible and not self._insecure:
+            raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
+        mine, names = Facts.of(self._data), ("classes", "labelled", "image_size", "channels")
+        found, asked = ([getattr(facts, name) for name in names] for facts in (mine, plan.facts))
+        if found != asked:
+            raise FederationError("plan", dict(zip(names, asked)), f"{found}, as the client's data has")
+
+    def _compute(self, plan: Plan, folder: Path) -> bytes:
+        assert plan.privacy is not None
+        key, context = folder / "key.json", plan.digest()
+        secret = load_key(key, context) if key.exists() else create_key(key, context)
+        ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
+        row = person_row(self._data, RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU))
+        bound, event = plan.privacy.contribution, plan.privacy.event
+        if trust_of(plan) == "trusted-aggregator":
+            grid = clip_to_grid(row, bound.clip_norm).numpy().reshape(1, -1)
+            announce("embedding", grid, bound, event, ledger, secret)
+            return pack(grid, plan)
+        mechanism = GaussianMechanism(contribution=bound, event=event, ledger=ledger, streams=secret)
+        noisy = mechanism.release("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
+        return pack(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), plan)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time: Flower may start one for each question."""
+        descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def memories(state: Path) -> list[Memory]:
+    """All clients whose memory is under `state`, which may be the folder of a single one."""
+    homes = [state] if (state / "client.json").exists() else sorted(path.parent for path in state.glob("*/client.json"))
+    if not homes:
+        raise FederationError("state", str(state), "the folder where a client keeps its state", "Check the path.")
+    return sorted((Memory.read(home) for home in homes), key=lambda memory: memory.client)

@@ -1,0 +1,68 @@
+"""All clients on this machine, behind Flower's simulation: the same apps, with the data of a named data set."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gswgan.data import ImageData, clients, dirichlet_clients, load_data
+from gswgan.federated.client import Cap, Client
+from gswgan.federated.round import Round
+from gswgan.federated.trust import trust_of
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
+def split_data(where: Mapping[str, Any], spread: Mapping[str, Any] | None = None) -> ImageData:
+    """The data of a simulation: by its own persons, or spread over made-up clients (`dirichlet_clients`)."""
+    data = load_data(**where)
+    return data if spread is None else dirichlet_clients(data, **spread)
+
+
+@functools.lru_cache(maxsize=1)
+def _parts(arguments: str) -> list[tuple[str, ImageData]]:
+    """Once in each process."""
+    return list(clients(split_data(*json.loads(arguments))))
+
+
+def simulate(
+    held: Round,
+    where: Mapping[str, Any],
+    spread: Mapping[str, Any] | None = None,
+    *,
+    note: Callable[[str], None] = print,
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Hold the round with one virtual node for each client; when it returns, no process is left."""
+    from flwr.simulation import run_simulation
+
+    from gswgan.federated import client_app, server_app
+
+    state, plan, text = held.folder.private / "clients", held.plan, json.dumps([where, spread])
+    assert plan.guarantee is not None
+    cost = plan.guarantee
+    cap = Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours)
+    trust, insecure = trust_of(plan), plan.insecure_reproducible
+
+    def find(config: Mapping[str, Any]) -> Client:
+        name, data = _parts(text)[int(config["partition-id"])]
+        return Client(name, data, Path(state), trust=trust, cap=cap, insecure=insecure)
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    run_simulation(
+        server_app=server_app.make_app(lambda context: held, note=note, progress=progress, patience=math.inf),
+        client_app=client_app.make_app(find),
+        num_supernodes=len(held.roster),
+        backend_config={
+            "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False, "log_to_driver": False},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
+    )

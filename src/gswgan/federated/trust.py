@@ -1,0 +1,178 @@
+"""Who trusts whom: the plan of a federated run, and what may be said to each observer.
+
+- *trusted aggregator*: clients send clipped sums, the server adds the noise once. The server sees every client's sums
+  in the clear; the public is promised that one client could as well have sent nothing (zeroed).
+- *untrusted server*: every client adds the full noise before it sends. The server is promised that one client could
+  as well have been any other (replaced), and the public sees no more than the server.
+
+Which of the two a plan belongs to is said by its first observer: `public` or `server`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+from gswgan.baselines import find_method
+from gswgan.critics.kernel import KernelSettings
+from gswgan.errors import PlanError
+from gswgan.privacy import Accountant, calibrate
+from gswgan.privacy.accountant import visible_draw_epsilon
+from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours
+from gswgan.training.advice import BEARABLE
+from gswgan.training.defaults import gradient_noise
+from gswgan.training.gs_wgan import kernel_privacy
+from gswgan.training.method import Wish
+from gswgan.training.plan import Facts, Plan, PrivacySettings
+from gswgan.training.planner import DELTA, EPSILON, guarantee
+from gswgan.training.settings import check_delta, check_epsilon
+
+Trust = Literal["trusted-aggregator", "untrusted-server"]
+
+_SEES = (
+    "it is trusted: it receives every client's clipped class sums in the clear, and adds the noise that protects them "
+    "from everybody else"
+)
+
+
+def check_trust(trust: str) -> Trust:
+    """Return the trust model if it is one that we know."""
+    for known in get_args(Trust):
+        if trust == known:
+            return known
+    raise PlanError("trust", trust, "one of " + ", ".join(get_args(Trust)))
+
+
+def trust_of(plan: Plan) -> Trust:
+    """The trust model of a federated plan; any other plan is a PlanError."""
+    privacy = plan.privacy
+    if privacy is None or not isinstance(plan.critic, KernelSettings) or privacy.unit != "person":
+        raise PlanError("plan", plan.method, "a kernel critic (method gswgan, preset default) by person")
+    if plan.method != "gswgan" or plan.preset != "default" or plan.source is not None:
+        raise PlanError("plan", (plan.method, plan.preset), "method gswgan, preset default, with a release of its own")
+    return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
+
+
+def make_federated_plan(
+    facts: Facts,
+    *,
+    trust: Trust = "trusted-aggregator",
+    epsilon: float | None = None,
+    delta: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    insecure_reproducible: bool = False,
+) -> Plan:
+    """The centralized plan by person with the relation, the observer and the noise of the trust model."""
+    if facts.persons is None or facts.persons < 2:
+        raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
+    delta = check_delta(DELTA if delta is None else delta)
+    wish = Wish(facts=facts, preset="default", delta=delta, steps=steps, seed=seed, device=device)
+    central = trust == "trusted-aggregator"
+    neighbours: Neighbours = "zeroed" if central else "replace-one"
+
+    def privacy(noise: float) -> PrivacySettings:
+        observer: Literal["public", "server"] = "public" if central else "server"
+        return dataclasses.replace(kernel_privacy(wish, noise), neighbours=neighbours, observer=observer)
+
+    target = check_epsilon(EPSILON if epsilon is None else epsilon)
+    noise = calibrate(
+        lambda noise: privacy(noise).total(), epsilon=target, delta=delta, accountant=Accountant(neighbours)
+    )
+    settings = privacy(noise)
+    draft = find_method("gswgan").draft(wish, noise * sum_noise(facts, settings) / settings.noise_std)
+    draft = dataclasses.replace(draft, privacy=settings)
+    return Plan(
+        **vars(draft),
+        guarantee=guarantee(settings.total(), delta=delta, unit="person", observer=settings.observer),
+        seed=seed,
+        insecure_reproducible=insecure_reproducible,
+    )
+
+
+def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
+    """Standard deviation of the noise in the sum over all clients: added once, or by each of them."""
+    return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
+
+
+def enough_clients(facts: Facts, privacy: PrivacySettings) -> int:
+    """How many clients it takes until the noise is bearable, with the noise that each client (or the server) adds.
+
+    The noise in a fake's gradient falls with 1 / clients where it is added once, with 1 / sqrt(clients) where each
+    client adds its own (docs/choosing.md; it is bearable up to 0.3).
+    """
+    noise, clients = gradient_noise(facts, sum_noise(facts, privacy)), facts.persons or 1
+    return math.ceil(clients * (noise / BEARABLE) ** (2 if privacy.observer == "server" else 1))
+
+
+def advice(plan: Plan) -> str:
+    """How many clients it takes, on a line or two, from public facts alone."""
+    assert plan.privacy is not None
+    needed, clients = enough_clients(plan.facts, plan.privacy), plan.facts.persons or 1
+    noise = gradient_noise(plan.facts, sum_noise(plan.facts, plan.privacy))
+    lines = [
+        f"trust:     {trust_of(plan)}",
+        f"noise:     {noise:.2g} in a fake's gradient, over the longest gradient without noise",
+        f"clients:   {clients:,}; for noise up to {BEARABLE:g} it takes {needed:,}"
+        + ("" if clients >= needed else f": {needed / clients:,.1f} times as many; expect little of the images"),
+    ]
+    if plan.privacy.observer == "server" and clients < needed:
+        other = dataclasses.replace(
+            plan.privacy, observer="public", neighbours="zeroed", noise_std=plan.privacy.noise_std / 2
+        )
+        lines.append(
+            f"           with a trusted aggregator (one client zeroed, the same epsilon) it would take "
+            f"{enough_clients(plan.facts, other):,}"
+        )
+    return "\n".join(lines)
+
+
+def in_relation(event: BaseEvent, neighbours: Neighbours) -> Gaussian:
+    """A client's release under the other relation: its sums lie in a ball of radius C; zeroed moves C, replaced 2C."""
+    if not isinstance(event, Gaussian):
+        raise PlanError("event", type(event).__name__, "the one Gaussian release of a client's sums")
+    factor = 1.0 if event.neighbours == neighbours else 2.0 if neighbours == "replace-one" else 0.5
+    return Gaussian(noise_std=event.noise_std, sensitivity=factor * event.sensitivity, neighbours=neighbours)
+
+
+def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) -> float:
+    """Epsilon of all these releases of one client together: Gaussians add their mu^2, and the sum has a closed form."""
+    squares = sum(in_relation(event, neighbours).mu ** 2 for event in events)
+    return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
+
+
+def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
+    """Both observers, for privacy.json: what is guaranteed to each, and to whom a client is open."""
+    assert plan.guarantee is not None
+    planned, trust, events = plan.guarantee, trust_of(plan), tuple(events)
+
+    def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
+        total = Composed(events=tuple(in_relation(event, neighbours) for event in events))
+        epsilon = Accountant(neighbours).epsilon(total, planned.delta)
+        if neighbours == planned.neighbours:
+            epsilon = max(epsilon, planned.epsilon)
+        return dataclasses.replace(planned, epsilon=epsilon, neighbours=neighbours, observer=observer).to_json()
+
+    if trust == "trusted-aggregator":
+        return {
+            "trust": trust,
+            "guarantees": [cost("public", "zeroed"), cost("public", "replace-one")],
+            "open_to": [{"observer": "server", "epsilon": None, "why": _SEES}],
+            "assumed": [
+                "the server adds the noise, publishes nothing else, and removes the answers when the round is over",
+                "a client is one person, and answers once",
+            ],
+        }
+    return {
+        "trust": trust,
+        "guarantees": [cost("server", "replace-one"), cost("public", "replace-one")],
+        "open_to": [],
+        "assumed": [
+            "the client runs this software with good entropy; the server may do as it likes",
+            "whether and when a client answers does not depend on its data",
+            "the noise of other clients is not counted on: the public is promised what the server is promised",
+        ],
+    }

@@ -1,0 +1,54 @@
+"""A client that misbehaves as its node's configuration says (`fault`), for the first time it is asked or always."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gswgan.federated.client import Client
+from gswgan.federated.client_app import client_of, make_app
+from gswgan.federated.messages import width
+from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.training.plan import Plan
+
+SENDS = {
+    "nan": lambda size, honest: np.full(size, np.nan, np.float32).tobytes(),
+    "infinity": lambda size, honest: np.full(size, np.inf, np.float32).tobytes(),
+    "shape": lambda size, honest: honest[:-4],
+    "long": lambda size, honest: np.full(size, 2**GRID_BITS, "<i4").tobytes(),
+    "twice": lambda size, honest: (-np.frombuffer(honest, "<i4")).tobytes(),
+}
+
+
+class Faulty:
+    def __init__(self, client: Client, fault: str) -> None:
+        self._client, self._fault, self._sums = client, fault, client.sums
+
+    def reply(self, fields: Mapping[str, Any]) -> Any:
+        self._client.sums = self.sums  # type: ignore[method-assign]
+        return self._client.reply(fields)
+
+    def sums(self, plan: Plan) -> bytes:
+        marker = Path(self._client.home) / "asked"
+        if self._fault == "hang before" and not marker.exists():
+            marker.touch()
+            time.sleep(600)
+        honest = self._sums(plan)
+        if self._fault == "hang after" and not marker.exists():
+            marker.touch()
+            time.sleep(600)
+        if self._fault == "never":
+            time.sleep(600)
+        return SENDS[self._fault](width(plan), honest) if self._fault in SENDS else honest
+
+
+def find(config: Mapping[str, Any]) -> Any:
+    client = client_of(config)
+    return Faulty(client, str(config["fault"])) if "fault" in config else client
+
+
+app = make_app(find)

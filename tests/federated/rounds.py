@@ -1,0 +1,72 @@
+"""A tiny federated run without a network: people with a few images each, a plan, a round, their clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gswgan.data import ImageData, clients, make_image_data
+from gswgan.federated.client import Cap, Client
+from gswgan.federated.round import Round
+from gswgan.federated.trust import make_federated_plan, trust_of
+from gswgan.training.plan import Facts, Plan
+
+PEOPLE = 12
+_make_plan = functools.cache(make_federated_plan)
+
+
+def people(number: int = PEOPLE, seed: int = 0) -> ImageData:
+    """Images with stripes by class; each person has a few, of some of the classes."""
+    rng = np.random.default_rng(seed)
+    persons = rng.permutation(np.repeat(np.arange(number), 7))
+    labels = rng.integers(0, 3, len(persons))
+    images = rng.integers(0, 60, (len(persons), 8, 8))
+    for index, label in enumerate(labels):
+        images[index, label::4] += 180
+    ids = [f"person {person:02}" for person in persons]
+    return make_image_data(images.astype(np.uint8), labels, classes=3, persons=ids, name="people")
+
+
+def small_plan(data: ImageData, *, trust: str = "trusted-aggregator", **options: Any) -> Plan:
+    """By the real planner, made small where no guarantee depends on it."""
+    options.setdefault("steps", 6)
+    plan = _make_plan(Facts.of(data), trust=trust, **options)
+    return dataclasses.replace(
+        plan,
+        critic=dataclasses.replace(plan.critic, features=32),
+        generator=dataclasses.replace(plan.generator, architecture="mlp", width=16),
+        training=dataclasses.replace(plan.training, batch_size=12, memory=0.9),
+    )
+
+
+def make_round(root: Path, data: ImageData, plan: Plan, seconds: float = 600) -> Round:
+    return Round.create(root, plan, data.person_ids, seconds)
+
+
+def make_clients(state: Path, data: ImageData, plan: Plan, **options: Any) -> dict[str, Client]:
+    """One client for each person, with the plan's own cost as its cap."""
+    assert plan.guarantee is not None
+    cost = plan.guarantee
+    options.setdefault("cap", Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours))
+    options.setdefault("trust", trust_of(plan))
+    return {name: Client(name, mine, state, **options) for name, mine in clients(data)}
+
+
+def answer_all(held: Round, those: dict[str, Client]) -> None:
+    for node, client in enumerate(those.values()):
+        assert held.take(client.reply(held.question()), node=node) is None
+
+
+def run_killed(program: str, root: Path, *places: str) -> None:
+    """Run a program whose children are killed; it imports once, and they are its forks."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(root), *places]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr

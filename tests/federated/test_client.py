@@ -1,0 +1,189 @@
+"""A client: what it sends, what it remembers, what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rounds import make_clients, people, run_killed, small_plan
+
+from gswgan.critics.kernel import RandomFeatures, _person_blocks
+from gswgan.data import clients
+from gswgan.federated import client as module
+from gswgan.federated.client import Cap, Client, Memory, memories
+from gswgan.federated.messages import pack, question, unpack, width
+from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS, clip_to_grid
+
+DATA = people()
+FIRST = DATA.person_ids[0]
+
+
+def lines(home: Path) -> int:
+    return sum(len(read_ledger(path)[1]) for path in home.glob("*/ledger.jsonl"))
+
+
+def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path: Path):
+    plan = small_plan(DATA)
+    features = RandomFeatures(plan.critic, 1, 8, torch.device("cpu"))
+    central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in _person_blocks(DATA, features)]
+    for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
+        assert np.array_equal(unpack(client.sums(plan), plan), row.numpy())
+
+
+def test_an_answer_is_as_large_as_its_numbers(tmp_path: Path):
+    for trust, size in (("trusted-aggregator", 4), ("untrusted-server", 8)):
+        plan = small_plan(DATA, trust=trust)
+        (first, *_) = make_clients(tmp_path / trust, DATA, plan).values()
+        assert len(first.sums(plan)) == size * 3 * 33 == size * width(plan)
+
+
+def test_a_noisy_answer_has_its_noise(tmp_path: Path):
+    plan = small_plan(DATA, trust="untrusted-server")
+    clear = small_plan(DATA)
+    features = RandomFeatures(clear.critic, 1, 8, torch.device("cpu"))
+    rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in _person_blocks(DATA, features)]
+    noise = np.concatenate([
+        unpack(client.sums(plan), plan) - row
+        for client, row in zip(make_clients(tmp_path, DATA, plan).values(), rows)
+    ])  # fmt: skip
+    scale = plan.privacy.noise_std / plan.privacy.clip_norm * 2.0**GRID_BITS
+    assert 0.9 < noise.std() / scale < 1.1  # 1188 draws; two thirds and three halves are far away
+    assert abs(noise.mean()) < 4 * scale / np.sqrt(len(noise))
+
+
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_a_client_that_comes_back_sends_the_same_bytes_and_counts_once(tmp_path: Path, trust: str):
+    plan = small_plan(DATA, trust=trust)
+    first = make_clients(tmp_path, DATA, plan)[FIRST].reply(question(plan))
+    again = make_clients(tmp_path, people(seed=1), plan)[FIRST].reply(question(plan))  # whatever its data is by now
+    assert first == again
+    assert "sums" in first
+    (memory,) = (found for found in memories(tmp_path) if found.client == FIRST)
+    assert len(memory.events) == 1
+    assert memory.spent == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rounds import make_clients, people, small_plan
+from gswgan.federated import client as module
+
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+root, places = Path(sys.argv[1]), sys.argv[2:]
+plans = {trust: small_plan(people(), trust=trust) for trust in ("trusted-aggregator", "untrusted-server")}
+for trust, plan in plans.items():
+    for place in places:
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+            continue
+        client = make_clients(root / trust / place, people(), plan)["person 00"]
+        module.person_row = die if place == "before the ledger" else module.person_row
+        module.pack = die if place == "after the ledger" else module.pack
+        (root / trust / place / "sent").write_bytes(client.sums(plan))
+        die()
+"""
+PLACES = {"before the ledger": 0, "after the ledger": 1, "after the answer": 1}
+"""Where a client dies, and how many lines its ledger has then."""
+
+
+@pytest.fixture(scope="module")
+def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """States of clients that were killed with SIGKILL at each place."""
+    root = tmp_path_factory.mktemp("killed")
+    run_killed(_KILLED, root, *PLACES)
+    return root
+
+
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_that_is_killed_sends_the_same_bytes_or_none(graves: Path, place: str, trust: str):
+    plan = small_plan(DATA, trust=trust)
+    client = make_clients(graves / trust / place, DATA, plan)[FIRST]
+    assert lines(client.home) == PLACES[place]
+    sums, sent = client.sums(plan), graves / trust / place / "sent"
+    assert sent.exists() == (place == "after the answer")
+    assert not sent.exists() or sent.read_bytes() == sums
+    assert lines(client.home) == 1  # one answer, one line, wherever it died
+
+
+def test_the_line_is_on_the_disk_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = small_plan(DATA)
+    client = make_clients(tmp_path, DATA, plan)[FIRST]
+    seen: list[int] = []
+    monkeypatch.setattr(module, "pack", lambda grid, plan: seen.append(lines(client.home)) or pack(grid, plan))
+    client.sums(plan)
+    assert seen == [1]
+
+
+def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = small_plan(DATA)
+    client = make_clients(tmp_path, DATA, plan)[FIRST]
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(module, "write_durably", full)
+    with pytest.raises(OSError, match="disk full"):
+        client.sums(plan)
+
+
+def test_a_lost_answer_with_other_data_counts_again_and_the_cap_holds(tmp_path: Path):
+    plan = small_plan(DATA)
+    for cap, sends in ((100.0, True), (plan.guarantee.epsilon, False)):
+        state = tmp_path / str(cap)
+        limit = Cap(epsilon=cap, delta=plan.privacy.delta, neighbours="zeroed")
+        first = make_clients(state, DATA, plan, cap=limit)[FIRST]
+        first.sums(plan)
+        (kept,) = first.home.glob("*/answer.bin")
+        kept.unlink()
+        reply = make_clients(state, people(seed=1), plan, cap=limit)[FIRST].reply(question(plan))
+        assert ("sums" in reply) == sends
+        assert lines(first.home) == (2 if sends else 1)
+        assert Memory.read(first.home).spent > (1.3 if sends else 0.99) * plan.guarantee.epsilon
+
+
+def test_the_cap_holds_over_all_runs(tmp_path: Path):
+    first, second = small_plan(DATA, seed=1), small_plan(DATA, seed=2)
+    client = make_clients(tmp_path, DATA, first)[FIRST]
+    assert "sums" in client.reply(question(first))
+    refused = client.reply(question(second))["refused"]
+    assert "the cap" in refused
+    assert lines(client.home) == 1
+    assert "sums" in client.reply(question(first))  # what it has sent it may send again
+
+
+def test_a_client_refuses_other_trust_other_shapes_and_known_noise(tmp_path: Path):
+    plan = small_plan(DATA)
+    client = make_clients(tmp_path, DATA, plan)[FIRST]
+    other = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, image_size=12))
+    insecure = dataclasses.replace(plan, insecure_reproducible=True)
+    for asked, why in (
+        (question(small_plan(DATA, trust="untrusted-server")), "as this client is set up"),
+        (question(other), "as the client's data has"),
+        (question(insecure), "secret noise"),
+        ({"plan": "{}"}, "plan of a federated run"),
+        ({"plan": "[" * 10_000}, "plan of a federated run"),
+        ({}, "text of a plan"),
+        ({"plan": question(plan)["plan"].replace('"noise_std": 0', '"noise_std": 1')}, "plan of a federated run"),
+    ):
+        reply = client.reply(asked)
+        assert why in reply["refused"]
+        assert "sums" not in reply
+    assert lines(client.home) == 0
+
+
+def test_ids_with_any_character_have_a_memory_of_their_own(tmp_path: Path):
+    plan, cap = small_plan(DATA), Cap(epsilon=10, delta=1e-5, neighbours="zeroed")
+    (_, mine), *_ = clients(DATA)
+    names = ["../..", "a/b", "ä" * 250, "a b"]
+    for name in names:
+        Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).sums(plan)
+    assert [memory.client for memory in memories(tmp_path / "state")] == sorted(names)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -1,0 +1,126 @@
+"""`gswgan federate`: the commands that need no Flower, and the simulation where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rounds import answer_all, make_clients, make_round, people, small_plan
+from typer.testing import CliRunner
+
+from gswgan.cli.main import app
+from gswgan.errors import GswganError
+from gswgan.federated.round import Round
+from gswgan.synthesizer import load
+from gswgan.training.run_folder import RunFolder
+
+HAS_FLOWER = importlib.util.find_spec("flwr") is not None
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["federate", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_status_shows_each_client_against_its_cap(tmp_path: Path):
+    data = people()
+    plan = small_plan(data)
+    held = make_round(tmp_path / "run", data, plan)
+    answer_all(held, make_clients(held.folder.private / "clients", data, plan))
+    shown = call("status", tmp_path / "run")
+    assert all(name in shown for name in data.person_ids)
+    assert f"{plan.guarantee.epsilon:.4g}" in shown
+    one = make_clients(held.folder.private / "clients", data, plan)[data.person_ids[3]].home
+    assert data.person_ids[3] in (shown := call("status", one))
+    assert data.person_ids[4] not in shown
+    with pytest.raises(GswganError, match="keeps its state"):
+        call("status", tmp_path / "nothing")
+
+
+def test_a_plan_for_real_clients_is_made_from_public_facts(tmp_path: Path):
+    names = tmp_path / "clients.txt"
+    names.write_text("\n".join(f"client {index}" for index in range(40)))
+    facts = ("--clients", names, "--classes", 3, "--image-size", 8, "--out", tmp_path / "run")
+    assert "it takes" in call("plan", *facts, "--dry-run")
+    assert not (tmp_path / "run").exists()
+    call("plan", *facts, "--epsilon", 8, "--delta", 1e-4, "--deadline", 50)
+    held = Round(RunFolder(tmp_path / "run"))
+    assert len(held.roster) == 40
+    assert held.plan.guarantee.epsilon <= 8
+    assert (held.plan.guarantee.delta, held.plan.guarantee.neighbours) == (1e-4, "zeroed")
+
+
+def test_the_dry_run_of_an_untrusted_server_says_how_many_clients_it_takes():
+    shown = call("simulate", "--clients", 50, "--trust", "untrusted-server", "--dry-run")
+    assert "observer: server" in shown
+    assert "times as many" in shown
+    assert "with a trusted aggregator" in shown
+
+
+def test_the_flower_app_names_what_exists():
+    import tomllib
+
+    folder = Path(call("app").strip())
+    components = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]
+    for reference in components.values():
+        module, _, name = reference.partition(":")
+        assert importlib.util.find_spec(module) is not None
+        assert name == "app"
+
+
+@pytest.mark.parametrize("arguments", [
+    ("--data", "digits", "--dry-run"),  # no persons
+    ("--clients", 50),  # nowhere to put it
+    ("--clients", 1, "--dry-run"),
+    ("--clients", 50, "--trust", "nobody", "--dry-run"),
+])  # fmt: skip
+def test_what_cannot_be_simulated_is_refused(arguments: tuple[object, ...]):
+    with pytest.raises(GswganError):
+        call("simulate", *arguments)
+
+
+@pytest.mark.skipif(HAS_FLOWER, reason="Flower is installed")
+def test_without_flower_the_message_says_what_to_install(tmp_path: Path):
+    with pytest.raises(GswganError, match=r"gswgan\[federated\]"):
+        call("simulate", "--clients", 12, "--epsilon", 100, "--steps", 2, "--out", tmp_path / "run")
+
+
+def _marked(mark: Path) -> list[str]:
+    """The commands of processes that were started with this mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"GSWGAN_TEST_MARK={mark}".encode() in path.read_bytes():
+                found.append(path.with_name("cmdline").read_text()[:200])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
+    command = [
+        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
+        "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust, "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    mark = {**os.environ, "GSWGAN_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "run/release/privacy.json").read_text())
+    seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
+    assert seen == {"public", "server"}
+    assert load(tmp_path / "run").sample(2)[0].shape == (2, 8, 8)
+    counted = json.loads((tmp_path / "run/private/closed.json").read_text())["answers"]
+    assert len(counted) == 20
+    end = time.monotonic() + 10  # Ray's workers take a moment to notice that they are alone
+    while (left := _marked(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert left == []

@@ -1,0 +1,324 @@
+"""The server's round: equal to the centralized trainer, robust against what clients send and against its own death."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
+
+from gswgan.critics.kernel import Embedding
+from gswgan.errors import PlanError, RunError
+from gswgan.federated import round as module
+from gswgan.federated.messages import answer, pack, question, width
+from gswgan.federated.round import Round
+from gswgan.federated.trust import sum_noise
+from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.synthesizer import load
+from gswgan.training.centralized import run
+from gswgan.training.run_folder import RunFolder
+
+DATA = people()
+CPU = torch.device("cpu")
+UNIT = 2**GRID_BITS
+KNOWN = small_plan(DATA, insecure_reproducible=True)
+BAD = "person 03"
+
+
+def flat(folder: RunFolder) -> np.ndarray:
+    """The released sums with their counts, as one vector."""
+    embedding = Embedding.load(folder.embedding)
+    return torch.cat([embedding.sums, embedding.counts[:, None]], dim=1).numpy().ravel()
+
+
+@functools.cache
+def replies() -> dict[str, dict[str, str | bytes]]:
+    """What every client sends in the plan whose noise is known."""
+    with tempfile.TemporaryDirectory() as state:
+        those = make_clients(Path(state), DATA, KNOWN, insecure=True)
+        return {name: client.reply(question(KNOWN)) for name, client in those.items()}
+
+
+def released(root: Path, *then: dict[str, object], but: str = "") -> np.ndarray:
+    """The release, with known noise, of a round in which everybody answers, `but` not, and `then` more comes in."""
+    held = make_round(root, DATA, KNOWN)
+    for node, (name, fields) in enumerate(replies().items()):
+        assert name == but or held.take(fields, node=node) is None
+    for node, fields in enumerate(then):
+        held.take(fields, node=1000 + node)
+    held.release()
+    return flat(held.folder)
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The release without the one client that will misbehave."""
+    return released(tmp_path_factory.mktemp("without") / "run", but=BAD)
+
+
+def test_the_round_equals_the_centralized_trainer_by_person(tmp_path: Path):
+    plan = KNOWN
+    central = RunFolder.create(tmp_path / "central", plan)
+    run(central, DATA, device=CPU)
+    held = make_round(tmp_path / "federated", DATA, plan)
+    answer_all(held, make_clients(tmp_path / "state", DATA, plan, insecure=True))
+    held.release()
+    run(held.folder, None, device=CPU)
+    for name in ("embedding", "generator", "ledger", "samples"):  # the same bytes, not only within 1e-6
+        assert getattr(central, name).read_bytes() == getattr(held.folder, name).read_bytes()
+    assert flat(central).dtype == np.float64
+
+
+def test_privacy_json_and_the_card_state_both_observers(tmp_path: Path):
+    for trust, zeroed in (("trusted-aggregator", True), ("untrusted-server", False)):
+        plan = small_plan(DATA, trust=trust, epsilon=10 if zeroed else 200)
+        held = make_round(tmp_path / trust, DATA, plan)
+        answer_all(held, make_clients(tmp_path / f"{trust} state", DATA, plan))
+        held.release()
+        run(held.folder, None, device=CPU)
+        told, card = json.loads(held.folder.privacy.read_text()), held.folder.card.read_text()
+        found = [(cost["observer"], cost["neighbours"]) for cost in told["guarantees"]]
+        assert told["trust"] == trust
+        if zeroed:
+            assert found == [("public", "zeroed"), ("public", "replace-one")]
+            assert [one["observer"] for one in told["open_to"]] == ["server"]
+            assert "NO guarantee towards the server" in card
+        else:
+            assert found == [("server", "replace-one"), ("public", "replace-one")]
+            assert told["open_to"] == []
+        assert told["epsilon"] == told["guarantees"][0]["epsilon"] >= plan.guarantee.epsilon
+        header, entries, _ = read_ledger(held.folder.ledger)
+        assert header["observer"] == plan.guarantee.observer
+        assert [entry.event for entry in entries] == [plan.privacy.event]
+        assert load(tmp_path / trust).sample(3)[0].shape == (3, 8, 8)
+
+
+def test_an_untrusted_server_adds_up_what_it_gets_and_states_the_noise_of_all(tmp_path: Path):
+    plan = small_plan(DATA, trust="untrusted-server", epsilon=200)
+    everybody = make_clients(tmp_path / "state", DATA, plan)
+    held = make_round(tmp_path / "run", DATA, plan)
+    answer_all(held, everybody)
+    held.release()
+    total = sum(np.frombuffer(client.sums(plan), "<i8") for client in everybody.values())
+    assert flat(held.folder) == pytest.approx(total * (plan.privacy.clip_norm / UNIT), abs=1e-12)
+    stated = Embedding.load(held.folder.embedding).noise_std
+    assert stated == pytest.approx(math.sqrt(12) * plan.privacy.noise_std)
+    assert stated == sum_noise(plan.facts, plan.privacy)
+
+
+WRONG = {
+    "NaN": lambda size, honest: np.full(size, np.nan, np.float32).tobytes(),
+    "infinity": lambda size, honest: np.full(size, np.inf, np.float32).tobytes(),
+    "NaN in float64": lambda size, honest: np.full(size, np.nan).tobytes(),
+    "too short": lambda size, honest: honest[:-4],
+    "too long": lambda size, honest: honest + honest[:4],
+    "nothing": lambda size, honest: b"",
+    "text": lambda size, honest: "x" * size,
+    "no bytes": lambda size, honest: None,
+    "beyond the clip norm": lambda size, honest: np.resize([UNIT, 1], size).astype("<i4").tobytes(),
+    "just beyond the clip norm": lambda size, honest: (np.eye(1, size) * (UNIT + 1)).astype("<i4").tobytes(),
+    "the smallest integer": lambda size, honest: np.full(size, -(2**31), "<i4").tobytes(),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_answer_counts_as_no_answer(tmp_path: Path, without: np.ndarray, what: str):
+    sent = answer(BAD, KNOWN, WRONG[what](width(KNOWN), replies()[BAD]["sums"]))
+    assert np.array_equal(released(tmp_path / "run", sent, but=BAD), without)
+    row = json.loads((tmp_path / "run/private/answers.jsonl").read_text().splitlines()[-1])
+    assert row["client"] == BAD
+    assert "refused" in row
+    assert BAD not in (tmp_path / "run/private/closed.json").read_text()
+
+
+def test_squares_that_overflow_do_not_pass_for_a_short_vector(tmp_path: Path, without: np.ndarray):
+    entries = np.zeros(width(KNOWN), np.int64)
+    entries[:16] = 2**30  # 16 x 2^60 = 2^64, which is 0 in 64 bits
+    assert int((entries * entries).sum()) == 0
+    sent = answer(BAD, KNOWN, entries.astype("<i4").tobytes())
+    assert np.array_equal(released(tmp_path / "run", sent, but=BAD), without)
+
+
+def test_the_longest_legal_answer_moves_the_sum_by_the_clip_norm(tmp_path: Path, without: np.ndarray):
+    clip, spread = KNOWN.privacy.clip_norm, np.random.default_rng(0).normal(size=width(KNOWN))
+    longest = (np.eye(1, width(KNOWN)) * UNIT).astype(np.int64)
+    spread = np.trunc(spread / np.linalg.norm(spread) * UNIT * (1 - 1e-6)).astype(np.int64)
+    for index, vector in enumerate((longest, spread)):
+        moved = released(tmp_path / str(index), answer(BAD, KNOWN, pack(vector, KNOWN)), but=BAD) - without
+        assert 0.99 * clip < np.linalg.norm(moved) <= clip * (1 + 1e-9)  # it does count
+
+
+@pytest.mark.parametrize("second", ["the same", "another"])
+def test_an_answer_that_comes_twice_counts_once(tmp_path: Path, without: np.ndarray, second: str):
+    honest = np.frombuffer(replies()[BAD]["sums"], "<i4").astype(np.int64)
+    other = honest if second == "the same" else -honest
+    twice = [answer(BAD, KNOWN, pack(vector, KNOWN)) for vector in (honest, other)]
+    moved = released(tmp_path / "run", *twice, but=BAD) - without
+    assert moved == pytest.approx(honest * (KNOWN.privacy.clip_norm / UNIT), abs=1e-12)
+
+
+def test_a_node_answers_for_one_client_and_only_listed_clients_count(tmp_path: Path):
+    plan = small_plan(DATA)
+    held = make_round(tmp_path / "run", DATA, plan)
+    everybody = make_clients(tmp_path / "state", DATA, plan)
+    one, two = (everybody[name].reply(held.question()) for name in ("person 00", "person 01"))
+    assert held.take(one, node=7) is None
+    assert "answered before" in held.take(two, node=7)
+    assert "on the list" in held.take({**two, "client": "a stranger"}, node=8)
+    assert "what was asked for" in held.take({**two, "plan": "0" * 64}, node=8)
+    assert "answer" in held.take({}, node=9)
+    assert "over the cap" in held.take({"client": "person 01", "refused": "over the cap"}, node=9)
+    assert held.answered == {"person 00"}
+    assert "answered before" in Round(held.folder).take(two, node=7)  # also after a restart
+    assert held.take(two, node=8) is None
+
+
+def test_late_answers_are_refused(tmp_path: Path):
+    plan = small_plan(DATA)
+    held = make_round(tmp_path / "run", DATA, plan, seconds=0.2)
+    reply = make_clients(tmp_path / "state", DATA, plan)["person 00"].reply(held.question())
+    held.open()
+    time.sleep(0.3)
+    assert held.is_over()
+    assert "late" in held.take(reply, node=1)
+    held.release()
+    assert "late" in held.take(reply, node=1)
+    assert "late" in Round(held.folder).take(reply, node=1)
+    early = make_round(tmp_path / "early", DATA, plan)
+    early.close()
+    assert "before the round was closed" in early.take(reply, node=1)  # long before the deadline
+
+
+def test_a_server_that_comes_back_keeps_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    held = make_round(tmp_path / "run", DATA, small_plan(DATA), seconds=100)
+    end = held.open()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    assert Round(held.folder).open() == end
+    assert not Round(held.folder).is_over()
+    monkeypatch.setattr(time, "time", lambda: now + 101)
+    assert Round(held.folder).is_over()
+
+
+def test_clients_that_never_answer_count_as_zero_and_a_round_of_nobody_still_releases(tmp_path: Path):
+    plan = KNOWN
+    nobody = make_round(tmp_path / "nobody", DATA, plan)
+    nobody.release()
+    noise = flat(nobody.folder)
+    assert 0.7 < noise.std() / plan.privacy.noise_std < 1.4
+    everybody = make_clients(tmp_path / "state", DATA, plan, insecure=True)
+    some = {name: everybody[name] for name in ("person 02", "person 09")}
+    held = make_round(tmp_path / "some", DATA, plan)
+    answer_all(held, some)
+    held.release()
+    rows = sum(np.frombuffer(client.sums(plan), "<i4").astype(np.int64) for client in some.values())
+    assert flat(held.folder) - noise == pytest.approx(rows * (plan.privacy.clip_norm / UNIT), abs=1e-12)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rounds import answer_all, make_clients, make_round, people, small_plan
+from gswgan.critics.kernel import Embedding
+from gswgan.federated import round as module
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+root, places = Path(sys.argv[1]), sys.argv[2:]
+plan = small_plan(people(), insecure_reproducible=True)
+for place in places:
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        continue
+    held = make_round(root / place / "run", people(), plan)
+    those = make_clients(root / place / "state", people(), plan, insecure=True)
+    if place == "in the round":
+        answer_all(held, dict(list(those.items())[:5]))
+        die()
+    answer_all(held, those)
+    if place == "closed":
+        held.close()
+        die()
+    if place == "in the ledger":
+        Embedding.of_persons = die
+    if place == "released":
+        module.observers = die
+    held.release()
+"""
+PLACES = ["in the round", "closed", "in the ledger", "released"]
+
+
+@pytest.fixture(scope="module")
+def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rounds whose server was killed with SIGKILL at each place."""
+    root = tmp_path_factory.mktemp("killed")
+    run_killed(_KILLED, root, *PLACES)
+    return root
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_server_that_is_killed_goes_on_and_releases_once(tmp_path: Path, graves: Path, place: str):
+    plan = KNOWN
+    straight = released(tmp_path / "run")
+    held = Round(RunFolder(graves / place / "run"))
+    assert len(held.answered) == (5 if place == "in the round" else 12)
+    those = make_clients(graves / place / "state", DATA, plan, insecure=True)
+    for node, (name, client) in enumerate(those.items()):
+        if name not in held.answered:
+            assert held.take(client.reply(held.question()), node=node) is None
+    held.release()
+    assert np.array_equal(flat(held.folder), straight)
+    assert len(read_ledger(held.folder.ledger)[1]) == 1
+    run(held.folder, None, device=CPU)
+    assert held.folder.is_finished
+    assert not (held.folder.private / "answers").exists()
+
+
+def test_an_answer_that_changed_on_the_servers_disk_is_found(tmp_path: Path):
+    plan = small_plan(DATA)
+    held = make_round(tmp_path / "run", DATA, plan)
+    answer_all(held, make_clients(tmp_path / "state", DATA, plan))
+    held.close()
+    (path, *_) = (held.folder.private / "answers").iterdir()
+    path.write_bytes(bytes(len(path.read_bytes())))
+    with pytest.raises(RunError, match="the answer that was taken"):
+        held.release()
+    assert not held.folder.embedding.exists()
+    assert read_ledger(held.folder.ledger)[1] == []
+
+
+def test_nothing_of_a_client_is_left_with_the_server(tmp_path: Path):
+    plan = small_plan(DATA)
+    held = make_round(tmp_path / "run", DATA, plan)
+    everybody = make_clients(tmp_path / "state", DATA, plan)
+    answer_all(held, everybody)
+    assert (held.folder.private / "answers").stat().st_mode & 0o077 == 0
+    held.release()
+    run(held.folder, None, device=CPU)
+    sums = [client.sums(plan) for client in everybody.values()]
+    for path in held.folder.root.rglob("*"):
+        assert not path.is_file() or not any(part in path.read_bytes() for part in sums)
+    assert not any(
+        name in (held.folder.release / file).read_text()
+        for name in everybody
+        for file in ("card.md", "federation.json", "model.json")
+    )
+
+
+def test_the_list_of_clients_is_the_planned_one(tmp_path: Path):
+    plan = small_plan(DATA)
+    for names in (DATA.person_ids[:-1], (*DATA.person_ids[:-1], DATA.person_ids[0])):
+        with pytest.raises(PlanError, match="as planned"):
+            Round.create(tmp_path / "run", plan, names, 10)
+    with pytest.raises(PlanError, match="deadline"):
+        Round.create(tmp_path / "run", plan, DATA.person_ids, 0)
+    assert module.MOST_SECONDS > 3600

@@ -1,0 +1,113 @@
+"""The plans of both trust models, and what each observer is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from gswgan.errors import PlanError
+from gswgan.federated.trust import advice, enough_clients, in_relation, make_federated_plan, observers, spent, trust_of
+from gswgan.privacy.accountant import gaussian_log_delta
+from gswgan.privacy.events import Gaussian
+from gswgan.training.plan import Facts
+from gswgan.training.planner import make_plan
+
+WRITERS = Facts(
+    data="writers", records=60_000, persons=539, classes=10, class_names=tuple("0123456789"), labelled=True,
+    image_size=28, channels=1,
+)  # fmt: skip
+CLIP = 10**-0.5
+
+
+def closed_form(mu: float, delta: float) -> float:
+    """Epsilon of a mu-Gaussian by bisection of the closed form."""
+    low, high = 0.0, 1000.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_log_delta(mu, middle) > math.log(delta) else (low, middle)
+    return high
+
+
+def test_the_aggregators_noise_is_for_one_client_zeroed_and_not_half_or_twice_of_it():
+    plan = make_federated_plan(WRITERS, epsilon=10, delta=1e-4)
+    privacy = plan.privacy
+    assert (privacy.neighbours, privacy.observer, privacy.unit) == ("zeroed", "public", "person")
+    assert privacy.contribution.sensitivity("zeroed") == pytest.approx(CLIP)
+    assert closed_form(CLIP / privacy.noise_std, 1e-4) == pytest.approx(10, rel=1e-3)
+    assert plan.guarantee.epsilon <= 10
+
+
+def test_a_client_of_an_untrusted_server_has_noise_for_one_client_replaced():
+    plan = make_federated_plan(WRITERS, trust="untrusted-server", epsilon=10, delta=1e-4)
+    privacy = plan.privacy
+    assert (privacy.neighbours, privacy.observer) == ("replace-one", "server")
+    assert closed_form(2 * CLIP / privacy.noise_std, 1e-4) == pytest.approx(10, rel=1e-3)
+    assert trust_of(plan) == "untrusted-server"
+
+
+def test_both_observers_are_told_the_truth_about_a_trusted_aggregator():
+    plan = make_federated_plan(WRITERS, epsilon=10, delta=1e-3)
+    told = observers(plan, [plan.privacy.event])
+    zeroed, replaced = told["guarantees"]
+    assert (zeroed["observer"], zeroed["neighbours"], replaced["neighbours"]) == ("public", "zeroed", "replace-one")
+    assert zeroed["epsilon"] == pytest.approx(10, rel=1e-3)
+    assert replaced["epsilon"] == pytest.approx(26.6, abs=0.1)  # the design's figure for the same noise
+    (server,) = told["open_to"]
+    assert server["observer"] == "server"
+    assert server["epsilon"] is None
+    assert not any(cost["observer"] == "server" for cost in told["guarantees"])
+
+
+def test_both_observers_are_told_the_truth_about_an_untrusted_server():
+    plan = make_federated_plan(WRITERS, trust="untrusted-server", epsilon=10, delta=1e-3)
+    told = observers(plan, [plan.privacy.event])
+    server, public = told["guarantees"]
+    assert (server["observer"], public["observer"], told["open_to"]) == ("server", "public", [])
+    assert server["neighbours"] == public["neighbours"] == "replace-one"
+    assert public["epsilon"] == server["epsilon"] == pytest.approx(10, rel=1e-3)  # others' noise is not counted on
+
+
+def test_a_release_that_was_repeated_costs_more_for_every_observer():
+    plan = make_federated_plan(WRITERS, epsilon=10, delta=1e-3)
+    once, twice = (observers(plan, [plan.privacy.event] * times)["guarantees"] for times in (1, 2))
+    assert all(b["epsilon"] > 1.3 * a["epsilon"] for a, b in zip(once, twice))
+
+
+def test_relations_convert_by_a_factor_of_two_either_way():
+    zeroed = Gaussian(noise_std=1.0, sensitivity=0.5, neighbours="zeroed")
+    replaced = in_relation(zeroed, "replace-one")
+    assert replaced == Gaussian(noise_std=1.0, sensitivity=1.0, neighbours="replace-one")
+    assert in_relation(replaced, "zeroed") == zeroed
+    assert spent([zeroed, replaced], neighbours="zeroed", delta=1e-3) == pytest.approx(
+        closed_form(math.sqrt(2) * 0.5, 1e-3), rel=1e-3
+    )
+
+
+def test_the_advice_counts_clients_by_the_law_of_each_noise():
+    for trust, power in (("trusted-aggregator", 1.0), ("untrusted-server", 0.5)):
+        plan = make_federated_plan(WRITERS, trust=trust, epsilon=10, delta=1e-4)
+        needed = enough_clients(plan.facts, plan.privacy)
+        there = dataclasses.replace(WRITERS, persons=needed, records=max(needed, 60_000))
+        ratio = math.sqrt(math.e * 784) * plan.privacy.noise_std * 10 / needed**power
+        assert ratio == pytest.approx(0.3, rel=2e-2)
+        assert enough_clients(there, plan.privacy) == pytest.approx(needed, rel=1e-2)
+    assert f"{needed:,}" in advice(plan)
+    assert needed > 100_000  # 539 clients of an untrusted server are far too few
+
+
+def test_the_settings_of_an_untrusted_server_follow_the_noise_of_all_clients():
+    one, all_of_them = (
+        make_federated_plan(WRITERS, trust=trust) for trust in ("trusted-aggregator", "untrusted-server")
+    )
+    assert all_of_them.critic.length_scales[0] > one.critic.length_scales[0]
+    assert all_of_them.privacy.noise_std == pytest.approx(2 * one.privacy.noise_std, rel=1e-3)
+
+
+def test_other_plans_are_not_federated():
+    for facts, options in ((WRITERS, {"preset": "ensemble"}), (dataclasses.replace(WRITERS, persons=None), {})):
+        with pytest.raises(PlanError, match="kernel critic"):
+            trust_of(make_plan(facts, **options))
+    with pytest.raises(PlanError, match="at least 2"):
+        make_federated_plan(dataclasses.replace(WRITERS, persons=None))
