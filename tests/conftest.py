@@ -12,6 +12,7 @@ import pytest
 import threadpoolctl
 import torch
 
+from gswgan.baselines import dp_merf_ae
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.data import ImageData, make_image_data
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
@@ -62,7 +63,13 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     options.setdefault("steps", 4)
     if method in ("g-pate", "pate-gan"):
         options.setdefault("shards", 6)
-    plan = _make_plan(Facts.of(data), method=method, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_merf_ae, "TINY_UPDATES", 5)
+        plan = _make_plan(Facts.of(data), method=method, **options)
+    if method == "dp-merf-ae":
+        embedding = dataclasses.replace(plan.critic.embedding, features=64)
+        critic, generator = dataclasses.replace(plan.critic, embedding=embedding), plan.generator
+        return dataclasses.replace(plan, critic=critic, generator=dataclasses.replace(generator, width=2))
     small = {
         "dp-merf": {"features": 64},
         "dp-sgd-gan": {"width": 4},

@@ -67,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_methods_are_those_of_the_issue() -> None:
-    assert list(METHODS) == ["gswgan", "dp-merf", "dp-sgd-gan", "g-pate", "pate-gan", "gan"]
+    assert list(METHODS) == ["gswgan", "dp-merf", "dp-merf-ae", "dp-sgd-gan", "g-pate", "pate-gan", "gan"]
     assert all(METHODS[name].name == name for name in METHODS)
     assert METHODS["dp-sgd-gan"].presets == ("revisited", "dp-cgan")
 
@@ -175,7 +175,7 @@ def test_revisited_keeps_its_settings_but_the_noise() -> None:
         ("dp-sgd-gan", {"shards": 5}, "shards"),
         ("g-pate", {"shards": 97}, "shards"),
         ("pate-gan", {"preset": "paper"}, "preset"),
-        ("dp-merf-ae", {}, "method"),
+        ("dp-gan", {}, "method"),
         (None, {}, "method"),
     ],
 )

@@ -110,13 +110,6 @@ class DiscriminatorCritic(ABC):
         index = torch.from_numpy(members).to(self.device)
         return self.images[index].to(torch.float32) / 255, self.discriminator.codes(self.labels[index])
 
-    def descend(self, gradient: Tensor) -> None:
-        """One step of Adam with the gradient of all parameters, [P]."""
-        parameters = list(self.discriminator.parameters())
-        for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters])):
-            parameter.grad = part.view_as(parameter)
-        self.adam.step()
-
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Gradient of B x the generator's loss with respect to each fake, through the discriminator as it is."""
         images = fake.detach().requires_grad_()

@@ -58,9 +58,14 @@ def batch_event(settings: MinibatchSettings, facts: Facts) -> Sampled:
     return Sampled(rate=settings.rate(facts), event=gaussian)
 
 
-def total(draft: Draft, steps: int) -> Event:
+def total_event(settings: MinibatchSettings, facts: Facts, steps: int) -> Event:
     """One release a step."""
-    return Repeated(event=batch_event(draft.critic, draft.facts), times=min(steps, draft.critic.releases))
+    return Repeated(event=batch_event(settings, facts), times=min(steps, settings.releases))
+
+
+def total(draft: Draft, steps: int) -> Event:
+    """The first so many steps of a run."""
+    return total_event(draft.critic, draft.facts, steps)
 
 
 def check(plan: Plan) -> None:
@@ -74,10 +79,9 @@ def check(plan: Plan) -> None:
         raise PlanError("features", settings.features, "an even number of at least 2")
 
 
-def claimed(draft: Draft, delta: float) -> Claim:
+def claimed(settings: MinibatchSettings, facts: Facts, delta: float) -> Claim:
     """The GS-WGAN paper's figure: the bound of Wang et al. 2019, at the noise scale (10.02 for its MNIST run)."""
-    settings: MinibatchSettings = draft.critic
-    sample, rate = Gaussian(noise_std=settings.noise_scale, sensitivity=1.0), settings.rate(draft.facts)
+    sample, rate = Gaussian(noise_std=settings.noise_scale, sensitivity=1.0), settings.rate(facts)
     epsilon = min(
         settings.releases * subsampled_rdp(sample, rate, order) + math.log(1 / delta) / (order - 1)
         for order in range(2, MAX_ORDER + 1)
@@ -133,16 +137,20 @@ class MinibatchCritic(KernelCritic):
         return {"participants": self._participants, **super().metrics()}
 
 
-def make_critic(plan: Plan, tools: Tools) -> MinibatchCritic:
-    """The critic behind the mechanism that records what is accounted for."""
-    settings: MinibatchSettings = plan.critic
+def critic_on(features: RandomFeatures, settings: MinibatchSettings, facts: Facts, tools: Tools) -> MinibatchCritic:
+    """A critic on these features behind the mechanism that records what is accounted for."""
     mechanism = GaussianMechanism(
-        contribution=RECORD, event=batch_event(settings, plan.facts), ledger=tools.ledger, streams=tools.secret
+        contribution=RECORD, event=batch_event(settings, facts), ledger=tools.ledger, streams=tools.secret
     )
+    return MinibatchCritic(features, mechanism, rate=settings.rate(facts), classes=facts.classes, secret=tools.secret)
+
+
+def make_critic(plan: Plan, tools: Tools) -> MinibatchCritic:
+    """The critic on features of pixels."""
+    settings: MinibatchSettings = plan.critic
     kernel = KernelSettings(features=settings.features, length_scales=(settings.length_scale,), seed=settings.seed)
     features = RandomFeatures(kernel, plan.facts.channels, plan.facts.image_size, tools.device)
-    rate, classes = settings.rate(plan.facts), plan.facts.classes
-    return MinibatchCritic(features, mechanism, rate=rate, classes=classes, secret=tools.secret)
+    return critic_on(features, settings, plan.facts, tools)
 
 
 def words(draft: Draft) -> str:
