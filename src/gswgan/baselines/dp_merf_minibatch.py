@@ -22,7 +22,7 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
-from gswgan.privacy.claims import MAX_ORDER, Claim, subsampled_rdp
+from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
 from gswgan.training.method import Tools
 from gswgan.training.plan import Draft, Facts, Plan
@@ -80,17 +80,8 @@ def check(plan: Plan) -> None:
 
 
 def claimed(settings: MinibatchSettings, facts: Facts, delta: float) -> Claim:
-    """The GS-WGAN paper's figure: the bound of Wang et al. 2019, at the noise scale (10.02 for its MNIST run)."""
-    sample, rate = Gaussian(noise_std=settings.noise_scale, sensitivity=1.0), settings.rate(facts)
-    epsilon = min(
-        settings.releases * subsampled_rdp(sample, rate, order) + math.log(1 / delta) / (order - 1)
-        for order in range(2, MAX_ORDER + 1)
-    )
-    accounting = (
-        f"the GS-WGAN paper's: {settings.releases} batches drawn without replacement at rate {rate:.3g}, by the bound "
-        "of Wang et al. 2019; here records take part by secret coins, and the cost of that is known exactly"
-    )
-    return Claim(epsilon=epsilon, delta=delta, accounting=accounting)
+    """The GS-WGAN paper's figure (10.02 for its run of DP-MERF on MNIST)."""
+    return claimed_minibatches(settings.noise_scale, rate=settings.rate(facts), releases=settings.releases, delta=delta)
 
 
 class MinibatchCritic(KernelCritic):

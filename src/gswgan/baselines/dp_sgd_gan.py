@@ -28,6 +28,7 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Event, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
 from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, Plan, TrainingSettings
@@ -40,6 +41,9 @@ MEMORY = 0.99
 
 GRACE = 200
 """Generator steps, at the least, from one rung of the ladder to the next: 2 / (1 - MEMORY) (Bie et al. 2023)."""
+
+UPDATES = 8000
+"""Of the discriminator with `revisited`, for 60,000 records: see `for_facts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,15 +248,17 @@ def draft(wish: Wish, noise: float) -> Draft:
 
 
 def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
-    """As many passes over the data as theirs over 60,000 records, on batches of at most a tenth of it.
+    """Fewer and larger steps than theirs, on batches of at most a tenth of the records.
 
-    Tiny images are soon learned: a narrow discriminator, fewer and larger steps.
+    At a given epsilon the noise in an update's mean gradient is about sqrt(updates) / records, whatever the batch is:
+    8000 updates instead of 174,000 are nearly five times quieter each, and take minutes, not hours. Fewer records have
+    as many passes. Tiny images are soon learned, by a narrow discriminator.
     """
     batch = max(1, min(settings.learning_batch, facts.records // 10))
     if is_tiny(facts):
         return replace(settings, learning_batch=batch, releases=1000, updates=5, width=8, learning_rate=2e-3)
-    releases = min(settings.releases, max(1000, settings.releases * facts.records // 60_000))
-    return replace(settings, learning_batch=batch, releases=releases)
+    releases = min(UPDATES, max(1000, UPDATES * facts.records // 60_000))
+    return replace(settings, learning_batch=batch, releases=releases, updates=2, learning_rate=5e-4)
 
 
 def total(draft: Draft, steps: int) -> Event:
@@ -260,6 +266,15 @@ def total(draft: Draft, steps: int) -> Event:
     settings: DPSGDGANSettings = draft.critic
     made = settings.releases if settings.raise_below is not None else min(settings.releases, steps * settings.updates)
     return total_event(replace(settings, releases=made), draft.facts.records)
+
+
+def claimed(draft: Draft, delta: float) -> Claim | None:
+    """The GS-WGAN paper's figure for its run: noise relative to the clip, which is what a record *added* moves."""
+    settings: DPSGDGANSettings = draft.critic
+    if draft.preset != "dp-cgan":
+        return None
+    rate = settings.learning_batch / draft.facts.records
+    return claimed_minibatches(settings.noise_multiplier, rate=rate, releases=settings.releases, delta=delta)
 
 
 def check(plan: Plan) -> None:
@@ -306,4 +321,5 @@ METHOD = Method(
     words=words,
     check=check,
     own_noise=lambda preset: PRESETS[preset].noise_multiplier if preset == "dp-cgan" else None,
+    claimed=claimed,
 )

@@ -79,7 +79,7 @@ class GAN(DiscriminatorCritic):
 def draft(wish: Wish, noise: float) -> Draft:
     """There is no noise. Few steps for tiny images, as for all methods; as many as a small GAN needs for others."""
     tiny = is_tiny(wish.facts)
-    steps, rate = (3000, 2e-3) if tiny else (20_000, 2e-4)
+    steps, rate = (3000, 2e-3) if tiny else (10_000, 2e-4)
     return Draft(
         method="gan",
         preset=wish.preset,

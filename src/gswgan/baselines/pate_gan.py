@@ -255,7 +255,7 @@ def draft(wish: Wish, noise: float) -> Draft:
         critic=critic,
         generator=gan_generator(wish),
         optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas),
-        training=TrainingSettings(steps=wish.steps or (100 if tiny else 1000), batch_size=critic.batch_size),
+        training=TrainingSettings(steps=wish.steps or (100 if tiny else 500), batch_size=critic.batch_size),
     )
 
 
