@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 import gswgan
-from conftest import tiny_baseline, tiny_images
+from conftest import changed_in_one_record, tiny_baseline, tiny_images
 from gswgan.baselines import dp_merf_ae
 from gswgan.baselines.dp_merf_ae import Autoencoder, CodeFeatures, DPMerfAE, reconstruction_loss
 from gswgan.baselines.dp_sgd import RecordGradients
@@ -148,12 +148,6 @@ def test_gradients_of_single_records_are_autograds(mechanism_for) -> None:
 
 def features_of(network: torch.nn.Module) -> CodeFeatures:
     return CodeFeatures(KernelSettings(features=64, length_scales=(1.58,)), network, CPU)
-
-
-def changed_in_one_record(data: ImageData, index: int) -> ImageData:
-    images, labels = data.images.copy(), data.labels.copy()
-    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % data.classes
-    return dataclasses.replace(data, images=images, labels=labels)
 
 
 class WithBatchNorm(Autoencoder):

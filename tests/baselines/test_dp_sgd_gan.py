@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from conftest import tiny_images
+from conftest import changed_in_one_record, copied, same, tiny_images
 from gswgan.baselines import dp_sgd, dp_sgd_gan
 from gswgan.baselines.discriminator import Discriminator, cross_entropy
 from gswgan.baselines.dp_sgd_gan import (
@@ -70,21 +70,6 @@ def make(
     )  # fmt: skip
     critic.prepare(data)
     return critic
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[n].nan_to_num(-1), other[n].nan_to_num(-1)) for n in one)
-
-
-def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in state.items()}
-
-
-def changed_in_one_record(data: ImageData, index: int) -> ImageData:
-    assert data.labels is not None
-    images, labels = data.images.copy(), data.labels.copy()
-    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % data.classes
-    return dataclasses.replace(data, images=images, labels=labels)
 
 
 def watch(critic: DPSGDGAN) -> list[tuple[str, np.ndarray]]:

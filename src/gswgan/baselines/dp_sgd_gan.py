@@ -107,27 +107,16 @@ class DPSGDGAN(DiscriminatorCritic):
         settings: DPSGDGANSettings,
         mechanism: GaussianMechanism,
         *,
-        image_size: int,
-        channels: int,
-        classes: int,
         public: Streams,
         secret: Streams,
         device: torch.device,
+        **shape: int,
     ) -> None:
         """`mechanism` is made of `contribution` and `update_event`; what it records is also what happens here."""
-        super().__init__(
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-            width=settings.width,
-            learning_rate=settings.learning_rate,
-            betas=settings.betas,
-            public=public,
-            device=device,
-        )
+        super().__init__(settings, public=public, device=device, **shape)
         if mechanism.contribution != contribution(settings):
             raise PrivacyError("mechanism", mechanism.contribution, f"{contribution(settings)}, as in the settings")
-        self.settings, self.gradients = settings, RecordGradients(self.discriminator, mechanism, secret)
+        self.gradients = RecordGradients(self.discriminator, mechanism, secret)
         self.done, self.updates = 0, settings.updates
         self._accuracy, self._since = math.nan, 0  # on fakes, a moving average; generator steps on this rung
         self._participants = 0

@@ -33,8 +33,8 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Ballot, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
-from gswgan.training.method import Method, Tools, Wish
-from gswgan.training.plan import Draft, Plan, TrainingSettings
+from gswgan.training.method import Method, Wish
+from gswgan.training.plan import Draft, TrainingSettings
 
 DISCRIMINATOR = EnsembleSettings(width=32, updates=1, learning_batch=30, learning_rate=1e-3, betas=(0.5, 0.999))
 """How a teacher learns, as far as the GS-WGAN paper and G-PATE's code say it."""
@@ -196,19 +196,6 @@ def draft(wish: Wish, noise: float) -> Draft:
     )
 
 
-def make_critic(plan: Plan, tools: Tools) -> GPate:
-    """The teachers behind their votes."""
-    return GPate(
-        plan.critic,
-        **tools.shape,
-        batch_size=plan.training.batch_size,
-        ledger=tools.ledger,
-        public=tools.public,
-        secret=tools.secret,
-        device=tools.device,
-    )
-
-
 def words(draft: Draft) -> str:
     """The teachers on one line."""
     settings: GPateSettings = draft.critic
@@ -225,7 +212,7 @@ METHOD = Method(
     presets=("default",),
     draft=draft,
     total=lambda draft, steps: total_event(draft.critic, steps=steps, batch_size=draft.training.batch_size),
-    critic=make_critic,
+    critic=lambda plan, tools: GPate(plan.critic, batch_size=plan.training.batch_size, **tools.for_votes),
     words=words,
     check=check_teachers,
     takes_shards=True,
