@@ -240,8 +240,8 @@ def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
     """Fewer and larger steps than theirs, on batches of at most a tenth of the records.
 
     At a given epsilon the noise in an update's mean gradient is about sqrt(updates) / records, whatever the batch is:
-    8000 updates instead of 174,000 are nearly five times quieter each, and take minutes, not hours. Fewer records have
-    as many passes. Tiny images are soon learned, by a narrow discriminator.
+    8000 updates instead of 174,000 are about four times quieter each, and soon made. Fewer records have as many
+    passes. Tiny images are soon learned, by a narrow discriminator.
     """
     batch = max(1, min(settings.learning_batch, facts.records // 10))
     if is_tiny(facts):
