@@ -132,7 +132,7 @@ class Scorer:
             steps = sorted((after - before) / 100 for before, after in itertools.pairwise(times[1:]))
             result: dict[str, Any] = {"name": name, "seconds": seconds, "steps": plan.training.steps}
             result["median_step_seconds"] = steps[len(steps) // 2] if steps else None
-            result |= {"privacy": model.privacy.to_json(), "plan": plan.to_json()}
+            result |= {"privacy": None if plan.void else model.privacy.to_json(), "plan": plan.to_json()}
             line = f"{name}: {seconds:.1f} s, {1e3 * (result['median_step_seconds'] or 0):.2f} ms a step"
             if self.options.only == "time":
                 print(line, flush=True)

@@ -51,7 +51,8 @@ def train(
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
-        help="gswgan (the default), or a baseline: dp-merf, dp-sgd-gan, g-pate, pate-gan, or gan (NOT private).",
+        help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
+        "or gan (NOT private).",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
         help="gswgan: default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison); "
