@@ -140,9 +140,7 @@ class Accountant:
         grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
         zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
         parts: list[Any] = []
-        if (
-            plain > 0
-        ):  # Gaussians compose exactly into one Gaussian: their mu^2 add. Unsampled, all relations are a shift
+        if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift
             parts.append(pld.from_gaussian_mechanism(1 / math.sqrt(plain), **grid))
         for single, times in sampled.items():
             relation = zeroed if self.neighbours == "zeroed" else replaced
