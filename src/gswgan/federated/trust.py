@@ -20,7 +20,7 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours
+from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours
 from gswgan.training.advice import BEARABLE
 from gswgan.training.defaults import gradient_noise
 from gswgan.training.gs_wgan import kernel_privacy
@@ -28,6 +28,9 @@ from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, guarantee
 from gswgan.training.settings import check_delta, check_epsilon
+
+EXACT = "exact Gaussian (Balle and Wang 2018)"
+"""How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
@@ -150,11 +153,12 @@ def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     planned, trust, events = plan.guarantee, trust_of(plan), tuple(events)
 
     def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
-        total = Composed(events=tuple(in_relation(event, neighbours) for event in events))
-        epsilon = Accountant(neighbours).epsilon(total, planned.delta)
-        if neighbours == planned.neighbours:
-            epsilon = max(epsilon, planned.epsilon)
-        return dataclasses.replace(planned, epsilon=epsilon, neighbours=neighbours, observer=observer).to_json()
+        epsilon = spent(events, neighbours=neighbours, delta=planned.delta)
+        if neighbours == planned.neighbours and epsilon <= planned.epsilon:
+            return dataclasses.replace(planned, observer=observer).to_json()
+        return dataclasses.replace(
+            planned, epsilon=epsilon, neighbours=neighbours, observer=observer, accountant=EXACT
+        ).to_json()
 
     if trust == "trusted-aggregator":
         return {
