@@ -49,7 +49,10 @@ def test_a_plan_for_real_clients_is_made_from_public_facts(tmp_path: Path):
     names = tmp_path / "clients.txt"
     names.write_text("\n".join(f"client {index}" for index in range(40)))
     facts = ("--clients", names, "--classes", 3, "--image-size", 8, "--out", tmp_path / "run")
-    assert "it takes" in call("plan", *facts, "--dry-run")
+    shown = call("plan", *facts, "--dry-run")
+    assert "it takes" in shown
+    assert "federated: 40 persons, 3 classes" in shown  # how many records they have is not known
+    assert "records" not in shown
     assert not (tmp_path / "run").exists()
     call("plan", *facts, "--epsilon", 8, "--delta", 1e-4, "--deadline", 50)
     held = Round(RunFolder(tmp_path / "run"))

@@ -197,6 +197,8 @@ def _create(root: Path, plan: Plan, where: dict[str, Any]) -> RunFolder:
 
 
 def _check_fits(plan: Plan, images: ImageData) -> None:
+    from gswgan.critics.kernel import KernelSettings
+    from gswgan.data.partition import check_everybody
     from gswgan.training.plan import Facts
 
     facts = Facts.of(images)
@@ -204,6 +206,8 @@ def _check_fits(plan: Plan, images: ImageData) -> None:
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
+    if images.persons is not None and plan.recipe.takes_shards and not isinstance(plan.critic, KernelSettings):
+        check_everybody(images.persons, images.number_of_persons)  # before anything is written
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
