@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gswgan.cli.main import app
 from gswgan.cli.real_data import EVERYBODY, load_data
 from gswgan.data import clients, make_image_data
-from gswgan.errors import DataError
+from gswgan.errors import DataError, RunError
 from gswgan.evaluation.judge import Judge, train_judge
 from gswgan.training.plan import Facts
 
@@ -59,6 +59,26 @@ def test_who_is_left_out(options: dict[str, Any], sizes: list[int], where: dict[
     assert data.person_ids == ("ann", "bea", "carl")
     facts = Facts.of(data)
     assert (facts.records, facts.persons) == (9, 3)  # what is public does not say who belongs
+
+
+def test_somebody_must_belong(where: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"none that belongs.*--min-records"):
+        load_data(**where, min_records=5)
+
+
+def test_a_judge_is_trained_by_a_command(tmp_path: Path, where: dict[str, Any]) -> None:
+    shade = RNG.permutation(np.repeat([20, 200], 60)).astype(np.uint8)
+    images = shade[:, None, None] + RNG.integers(0, 30, (120, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "public.npz", images=images, labels=(shade == 200).astype(np.int64))
+    command = ["judge", "--data", str(tmp_path / "public.npz"), "--classes", "2", "--out", str(tmp_path / "judge.st")]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "108 records, 2 classes" in result.output
+    assert "accuracy:  1.000 on the 12 records" in result.output
+    data = load_data(**where, accuracy="0.939..1", judge=str(tmp_path / "judge.st"))
+    assert [mine.n for _, mine in clients(data)] == [4, 0, 1]
+    with pytest.raises(RunError, match="does not exist yet"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def test_shards_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:

@@ -84,6 +84,7 @@ def test_the_flower_app_names_what_exists():
     ("--clients", 50),  # nowhere to put it
     ("--clients", 1, "--dry-run"),
     ("--clients", 50, "--trust", "nobody", "--dry-run"),
+    ("--clients", 50, "--min-records", 3, "--dry-run"),  # nobody in particular to choose
 ])  # fmt: skip
 def test_what_cannot_be_simulated_is_refused(arguments: tuple[object, ...]):
     with pytest.raises(GswganError):

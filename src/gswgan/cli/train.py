@@ -44,7 +44,7 @@ def train(
         help="Leave out persons at whose records --judge is outside (the paper: 0.939..1, or 0..0.882).",
         rich_help_panel=_DATA)] = None,
     judge: Annotated[Path | None, typer.Option(
-        help="The file of a classifier trained on public data.", rich_help_panel=_DATA)] = None,
+        help="The file of a classifier trained on public data (`gswgan judge`).", rich_help_panel=_DATA)] = None,
     epsilon: Annotated[float | None, typer.Option(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
