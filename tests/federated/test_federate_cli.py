@@ -91,8 +91,9 @@ def test_what_cannot_be_simulated_is_refused(arguments: tuple[object, ...]):
         call("simulate", *arguments)
 
 
-@pytest.mark.skipif(HAS_FLOWER, reason="Flower is installed")
-def test_without_flower_the_message_says_what_to_install(tmp_path: Path):
+def test_without_flower_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
     with pytest.raises(GswganError, match=r"gswgan\[federated\]"):
         call("simulate", "--clients", 12, "--epsilon", 100, "--steps", 2, "--out", tmp_path / "run")
 
@@ -107,9 +108,8 @@ def _marked(mark: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+@pytest.mark.parametrize("trust", ["trusted-aggregator", pytest.param("untrusted-server", marks=pytest.mark.slow)])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
     command = [
         sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",

@@ -317,7 +317,6 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     assert [cost["observer"] for cost in told["guarantees"]] == ["server", "public"]
     assert {cost["neighbours"] for cost in told["guarantees"]} == {"replace-one"}
 
-    assert federation.wires["late"].up > total.nbytes  # it was sent
     finished = log.read_text().count("Finished task")
     federation.hold()  # the round is over: the same command asks nobody, and releases nothing
     wait(lambda: log.read_text().count("Finished task") > finished, 120, "the second run")
