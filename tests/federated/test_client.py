@@ -16,6 +16,7 @@ from gswgan.federated import client as module
 from gswgan.federated.client import Cap, Client, Memory, client_of, memories
 from gswgan.federated.messages import pack, question, unpack, width
 from gswgan.federated.simulation import split_data
+from gswgan.federated.trust import weight_of_counts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, clip_to_grid
 
@@ -30,7 +31,8 @@ def lines(home: Path) -> int:
 def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path: Path):
     plan = small_plan(DATA)
     features = RandomFeatures(plan.critic, 1, 8, torch.device("cpu"))
-    central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in _person_blocks(DATA, features)]
+    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in blocks]
     for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
         assert np.array_equal(unpack(client.sums(plan), plan), row.numpy())
 
@@ -46,7 +48,8 @@ def test_a_noisy_answer_has_its_noise(tmp_path: Path):
     plan = small_plan(DATA, trust="untrusted-server")
     clear = small_plan(DATA)
     features = RandomFeatures(clear.critic, 1, 8, torch.device("cpu"))
-    rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in _person_blocks(DATA, features)]
+    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in blocks]
     noise = np.concatenate([
         unpack(client.sums(plan), plan) - row
         for client, row in zip(make_clients(tmp_path, DATA, plan).values(), rows)

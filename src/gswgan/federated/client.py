@@ -28,7 +28,7 @@ from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError, PrivacyError
 from gswgan.evaluation.choice import choose_clients
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
-from gswgan.federated.trust import Trust, check_trust, spent, trust_of
+from gswgan.federated.trust import Trust, check_trust, spent, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
@@ -158,7 +158,8 @@ class Client:
         key, context = folder / "key.json", plan.digest()
         secret = load_key(key, context) if key.exists() else create_key(key, context)
         ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
-        row = person_row(self._data, RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU))
+        features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
+        row = person_row(self._data, features, weight_of_counts(plan))
         bound, event = plan.privacy.contribution, plan.privacy.event
         if trust_of(plan) == "trusted-aggregator":
             grid = clip_to_grid(row, bound.clip_norm).numpy().reshape(1, -1)

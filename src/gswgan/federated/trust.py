@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel import KernelSettings, count_weight
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
@@ -99,6 +99,13 @@ def make_federated_plan(
 def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
     """Standard deviation of the noise in the sum over all clients: added once, or by each of them."""
     return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
+
+
+def weight_of_counts(plan: Plan) -> float:
+    """The weight of the counts in every client's sums: the centralized trainer's for the same noise in the sum."""
+    assert plan.privacy is not None
+    noise = sum_noise(plan.facts, plan.privacy) / plan.privacy.clip_norm
+    return count_weight(plan.facts.persons or 1, plan.facts.classes, noise)
 
 
 def enough_clients(facts: Facts, privacy: PrivacySettings) -> int:
