@@ -26,7 +26,7 @@ from gswgan.critics.kernel import Embedding
 from gswgan.data import clients
 from gswgan.federated.client import home_of
 from gswgan.federated.round import Round
-from gswgan.federated.trust import make_federated_plan
+from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Facts
@@ -314,7 +314,7 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     embedding = Embedding.load(folder.embedding)
     table = total.reshape(3, -1) * (plan.privacy.clip_norm * 2.0**-GRID_BITS)
     assert np.array_equal(embedding.sums.numpy(), table[:, :-1])
-    assert np.array_equal(embedding.counts.numpy(), table[:, -1])
+    assert np.array_equal(embedding.counts.numpy(), table[:, -1] / weight_of_counts(plan))
     for fault in faults:  # also the late one has counted what it was about to send
         (ledger,) = homes[fault].glob("*/ledger.jsonl")
         (entry,) = read_ledger(ledger)[1]
