@@ -326,7 +326,7 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
 
     wires = federation.bytes_on_the_wire()
     for fault in ("plain", "second", "third"):  # what it sends, and minutes of polling
-        assert total.nbytes < wires[fault]["up"] < total.nbytes + 60_000, fault
+        assert total.nbytes < wires[fault]["up"] < total.nbytes + 100_000, fault
         assert wires[fault]["down"] < 30_000, fault
     finished = log.read_text().count("Finished task")
     federation.hold()  # the round is over: the same command asks nobody, and releases nothing
