@@ -565,7 +565,7 @@ def test_the_console_script_says_the_same(title: str, tmp_path: Path) -> None:
     ("line", "named"),
     [
         ("train --epsilon ten", "--epsilon"), ("train --steps 1.5", "--steps"), ("train --shard 3", "--shard"),
-        ("sample RUN -n many", "-n"), ("sample", "run"), ("trian", "trian"), ("train digits", "digits"),
+        ("sample RUN -n many", "-n"), ("sample", "Missing argument"), ("trian", "trian"), ("train digits", "digits"),
     ],
 )  # fmt: skip
 def test_a_word_that_is_not_understood(line: str, named: str, run: Path, monkeypatch, capsys) -> None:
