@@ -52,7 +52,8 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _line(content: dict[str, Any], previous: str) -> tuple[str, str]:
+def chained_line(content: dict[str, Any], previous: str) -> tuple[str, str]:
+    """The content as a line that holds the digest of the line before it and its own; and that digest."""
     body = {**content, "previous": previous}
     digest = _digest(body)
     return json.dumps({**body, "digest": digest}, sort_keys=True) + "\n", digest
@@ -132,7 +133,7 @@ class Ledger:
         self._attempts[entry.name] = entry.attempt + 1
 
     def _append(self, content: dict[str, Any]) -> None:
-        text, head = _line(content, self.head)
+        text, head = chained_line(content, self.head)
         append_durably(self.path, text, expected_size=self._size)
         self.head, self._size = head, self._size + len(text)
 
@@ -188,27 +189,31 @@ def read_journal(path: Path) -> list[tuple[Entry, str]]:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 
 
+def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The lines of a file written by `chained_line`, without their digests, and the last digest: the head."""
+    rows: list[dict[str, Any]] = []
+    previous = ""
+    for index, text in enumerate(path.read_text().splitlines()):
+        row = json.loads(text)
+        digest = row.pop("digest")
+        if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
+            raise ValueError(f"the chain breaks at line {index + 1}")
+        rows.append(row)
+        previous = digest
+    return rows, previous
+
+
 def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
     """Header, entries and head digest of a ledger whose chain is unbroken; anything else is a LedgerError."""
-    previous, header, entries = "", None, []
     try:
-        lines = path.read_text().splitlines()
-        for index, text in enumerate(lines):
-            row = json.loads(text)
-            digest = row.pop("digest")
-            if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
-                raise ValueError(f"the chain breaks at line {index + 1}")
-            previous = digest
-            if index == 0:
-                header = row
-                continue
-            entries.append(_entry(row))
-        if header is None or header["format_version"] != FORMAT_VERSION:
+        rows, head = read_chain(path)
+        if not rows or rows[0]["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
-        header["observer"], header["context"]
+        rows[0]["observer"], rows[0]["context"]
+        entries = [_entry(row) for row in rows[1:]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise LedgerError("ledger", str(path), f"an unbroken ledger ({wrong})") from wrong
-    return header, entries, previous
+    return rows[0], entries, head
 
 
 def _entry(row: dict[str, Any]) -> Entry:

@@ -163,7 +163,7 @@ def find_release(path: Path) -> RunFolder:
         return RunFolder(path)
     if (path / "model.json").exists():
         folder = RunFolder(path.parent)
-        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples"):
+        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples", "federation"):
             setattr(folder, name, path / getattr(folder, name).name)
         folder.release = path
         return folder
