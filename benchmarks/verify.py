@@ -62,7 +62,7 @@ def main() -> None:
             assert code == 1
         seconds = sorted(second for second, _ in runs)
         print(
-            f"{preset}: {options.steps} releases verified in {seconds[1]:.2f} s (median of 3), packed in {packed:.2f} s"
+            f"{preset}: {options.steps} releases verified in {seconds[1]:.2f} s (median), packed in {packed:.2f} s"
         )
         rows.append({"preset": preset, "releases": options.steps, "seconds": seconds, "pack_seconds": packed,
                      "seconds_until_a_cut_is_found": broken})  # fmt: skip
