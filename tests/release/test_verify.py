@@ -304,6 +304,12 @@ def test_the_manifest_names_the_plan_and_the_ledgers_head(tmp_path: Path) -> Non
     assert [finding.where for finding in verify(folder).findings] == [MANIFEST]
 
 
+def test_a_file_far_too_large_is_not_read(tmp_path: Path) -> None:
+    folder = a_copy("default", tmp_path / "release")
+    os.truncate(folder / "samples.png", 2**30 + 1)  # sparse
+    assert "is larger than any release" in str(verify(folder).findings[0])
+
+
 REBUILT: dict[str, Tamper] = {
     "the ledger": ledger(lambda found: [found[0], {**found[1], "name": "embedding 2"}]),
     "the plan": plan("seed", value=5),

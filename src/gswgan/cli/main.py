@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gswgan.cli import audit, benchmark, evaluate, export, federate, privacy, release, report, sample, train
+from gswgan.cli import audit, benchmark, book, evaluate, export, federate, privacy, release, report, sample, train
 from gswgan.errors import GswganError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command(name="benchmark")(benchmark.benchmark)
 app.command(name="report")(report.report)
 app.command(name="release")(release.release)
 app.command(name="verify")(release.verify)
+app.command(name="book")(book.book)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")

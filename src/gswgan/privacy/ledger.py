@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,21 @@ def chained_line(content: dict[str, Any], previous: str) -> tuple[str, str]:
 class Ledger:
     """Append-only record of what one observer has been shown."""
 
-    def __init__(self, path: Path, *, observer: str, context: str, journal: Path | None = None) -> None:
-        """Open or create the ledger of one run (its `context`: the plan's digest) for one observer."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        observer: str,
+        context: str,
+        journal: Path | None = None,
+        before_repeat: Callable[[Entry], None] = lambda entry: None,
+    ) -> None:
+        """Open or create the ledger of one run (its `context`: the plan's digest) for one observer.
+
+        `before_repeat` is told of a release that was not planned, because it repeats one, and may refuse it.
+        """
         self.path, self.observer, self.context = path, observer, context
+        self._before_repeat = before_repeat
         self._journal = journal
         self.entries: list[Entry] = []
         self._attempts: dict[str, int] = {}
@@ -101,6 +113,8 @@ class Ledger:
             if known == fingerprint:
                 return earlier
         entry = Entry(name=name, attempt=attempt, event=event if attempt == 0 else unsampled(event))
+        if attempt > 0:
+            self._before_repeat(entry)
         if self._journal is not None:
             _check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
