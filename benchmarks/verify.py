@@ -61,9 +61,7 @@ def main() -> None:
             broken, code = verify(Path(place) / "release")
             assert code == 1
         seconds = sorted(second for second, _ in runs)
-        print(
-            f"{preset}: {options.steps} releases verified in {seconds[1]:.2f} s (median), packed in {packed:.2f} s"
-        )
+        print(f"{preset}: {options.steps} releases verified in {seconds[1]:.2f} s (median), packed in {packed:.2f} s")
         rows.append({"preset": preset, "releases": options.steps, "seconds": seconds, "pack_seconds": packed,
                      "seconds_until_a_cut_is_found": broken})  # fmt: skip
     record(options.out, {"runs": rows})
