@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import threading
@@ -20,6 +21,7 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
+from gswgan.training.book import enter
 from gswgan.training.captured import Captured
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.gs_wgan import kernel_critic
@@ -129,7 +131,7 @@ def run(
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
-    spent = [folder.journal, folder.checkpoint, folder.warm_start, folder.private / folder.samples.name]
+    spent = [folder.journal, folder.checkpoint, folder.warm_start]
     spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
@@ -169,10 +171,13 @@ def make_critic(
         return kernel_critic(plan, folder, device, None)
     if data is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
+    asked = enter(folder, plan, data)  # into its book, if it has one, before anything is released
     secret = folder.secret(plan)
     folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
+    if asked is not None:
+        tools = dataclasses.replace(tools, before_repeat=asked)
     return plan.recipe.critic(plan, tools)
 
 
