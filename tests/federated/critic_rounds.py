@@ -13,10 +13,9 @@ from rounds import people
 from gswgan.data import ImageData, clients
 from gswgan.federated.client import Cap, Client
 from gswgan.federated.critic_plan import make_critic_plan, most_spent
-from gswgan.federated.remote_critics import Carrier, InProcess, RemoteCritics
+from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import trust_of
-from gswgan.training.centralized import run
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.run_folder import RunFolder
 
@@ -51,5 +50,5 @@ def federate(root: Path, plan: Plan, carrier: Carrier | dict[str, Client], *, re
     """Run all rounds to the end, with the clients in the order of their ids."""
     folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
     through = InProcess(carrier) if isinstance(carrier, dict) else carrier
-    assert run(folder, None, device=CPU, answerer=lambda tools: RemoteCritics(tools, sorted(DATA.person_ids), through))
+    assert run_rounds(folder, through, device=CPU)
     return folder

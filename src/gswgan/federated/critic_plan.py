@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -17,9 +18,10 @@ from gswgan.errors import PlanError
 from gswgan.federated.trust import Trust, in_relation, spent, trust_of
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of
+from gswgan.training.advice import BEARABLE, ensemble_noise
 from gswgan.training.gs_wgan import load_preset
 from gswgan.training.method import Wish
-from gswgan.training.plan import Draft, Facts, Plan
+from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, epsilon_curve, guarantee
 from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole
 
@@ -116,10 +118,36 @@ def most_spent(plan: Plan) -> float:
     """
     assert plan.privacy is not None
     assert plan.guarantee is not None
-    if plan.privacy.sampling != "poisson":
+    if plan.privacy.sampling != "poisson":  # the kernel critic's one round, too
         return plan.guarantee.epsilon
     events = [answer_event(plan)] * plan.privacy.releases
     return spent(events, neighbours=plan.privacy.neighbours, delta=plan.privacy.delta)
+
+
+def advice(plan: Plan) -> str:
+    """Whom it trusts, how much noise it is, and how many clients it takes; from public facts alone."""
+    privacy = plan.privacy
+    assert privacy is not None
+    trust, clients = trust_of(plan), privacy.shards or 1
+    lines = [f"trust:     {trust}; {_who(privacy)}, {privacy.releases:,} rounds"]
+    noise = ensemble_noise(plan.facts, privacy) / math.sqrt(privacy.releases)
+    if trust == "untrusted-server" and privacy.sampling != "one":
+        noise *= math.sqrt(clients)
+    lines.append(f"noise:     {noise:.2g} in a fake's gradient (at most 1 without noise), averaged over the run")
+    if noise > BEARABLE and privacy.sampling != "one":
+        power = 2 if trust == "untrusted-server" else 1
+        needed = math.ceil(clients * (noise / BEARABLE) ** power)
+        lines.append(
+            f"clients:   {clients:,}; for noise up to {BEARABLE:g} it takes {needed:,}: "
+            f"{needed / clients:,.1f} times as many; expect little of the images"
+        )
+    return "\n".join(lines)
+
+
+def _who(privacy: PrivacySettings) -> str:
+    if privacy.sampling == "one":
+        return "one client a round"
+    return "every client in every round" if privacy.rate >= 1 else f"each client in a round with rate {privacy.rate:g}"
 
 
 def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:

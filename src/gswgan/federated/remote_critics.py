@@ -37,8 +37,11 @@ from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.randomness import write_durably
+from gswgan.training.centralized import Note, Progress, run
 from gswgan.training.method import Tools
-from gswgan.training.run_folder import read_json, write_json
+from gswgan.training.run_folder import RunFolder, read_json, write_json
+
+LOG = "answers.jsonl"
 
 Take = Callable[..., "str | None"]
 """Looks at one reply (fields, and `node`, `down`, `up`); None if it counts, else why it does not."""
@@ -68,6 +71,25 @@ class InProcess:
                 take(client.reply(fields), node=node)
 
 
+def run_rounds(
+    folder: RunFolder,
+    carrier: Carrier,
+    *,
+    device: torch.device,
+    progress: Progress = lambda done: None,
+    note: Note = lambda text: None,
+) -> bool:
+    """The centralized trainer with the clients as its critics; False if it was interrupted (and can resume)."""
+    clients = read_json(folder.private / "round.json", "the round.json of a federated run")["clients"]
+    ended = run(
+        folder, None, device=device, progress=progress, note=note,
+        answerer=lambda tools: RemoteCritics(tools, clients, carrier),
+    )  # fmt: skip
+    if ended:
+        shutil.rmtree(folder.private / "rounds", ignore_errors=True)
+    return ended
+
+
 class RemoteCritics:
     """A critic (critics/__init__.py) whose answers come from the clients."""
 
@@ -79,7 +101,7 @@ class RemoteCritics:
         assert plan.privacy is not None
         self._tools, self._carrier, self._clients = tools, carrier, tuple(clients)
         self._privacy, self._trust = plan.privacy, trust_of(plan)
-        self._rounds, self.log = tools.folder.private / "rounds", tools.folder.private / "answers.jsonl"
+        self._rounds, self.log = tools.folder.private / "rounds", tools.folder.private / LOG
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
         self._digests: dict[str, str] = {}
