@@ -39,7 +39,7 @@ from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
-from gswgan.training.plan import Facts, Plan
+from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json, write_json
 
 CPU = torch.device("cpu")
@@ -178,8 +178,9 @@ class Client:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
-        mine, names = Facts.of(self._data), ("classes", "labelled", "image_size", "channels")
-        found, asked = ([getattr(facts, name) for name in names] for facts in (mine, plan.facts))
+        names, data = ("classes", "labelled", "image_size", "channels"), self._data  # not how much data: may be none
+        found = [data.classes, data.labels is not None, data.image_size, data.channels]
+        asked = [getattr(plan.facts, name) for name in names]
         if found != asked:
             raise FederationError("plan", dict(zip(names, asked)), f"{found}, as the client's data has")
 

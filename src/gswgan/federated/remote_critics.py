@@ -104,6 +104,7 @@ class RemoteCritics:
         self._rounds, self.log = tools.folder.private / "rounds", tools.folder.private / LOG
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
+        self._is_open = False
         self._digests: dict[str, str] = {}
         self._nodes: dict[int, str] = {}
 
@@ -164,6 +165,7 @@ class RemoteCritics:
         if not closed.exists():
             self._recall()
             self._ask(self._batch(images, labels))
+            self._is_open = False
             write_json(closed, {"answers": dict(sorted(self._digests.items()))})
         self._digests = dict(read_json(closed, "closed.json")["answers"])
         name, bound, event, tools = f"step {self._step}", self._privacy.contribution, self._privacy.event, self._tools
@@ -196,14 +198,14 @@ class RemoteCritics:
 
     def _take(self, asked: set[str]) -> Take:
         """For one round: once it is over, the function refuses everything."""
-        step = self._step
+        step, self._is_open = self._step, True
 
         def take(fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
             """Nothing that a client sends can raise. Its first valid answer counts, and one client for each node."""
             client = fields.get("client")
             try:
                 client, grid = read_answer(fields, self._plan, step)
-                if self._step != step or (self._place / "closed.json").exists():
+                if self._step != step or not self._is_open:
                     raise FederationError("answer", "late", f"an answer while round {step} is open")
                 if client not in asked:
                     raise FederationError("client", client[:60], "one that was asked")
