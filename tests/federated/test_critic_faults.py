@@ -26,6 +26,7 @@ from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.centralized import make_generator
+from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 
@@ -364,7 +365,7 @@ class _Dies(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize("place", ["in the round", "closed", "in the ledger", "released"])
+@pytest.mark.parametrize("place", ["in the round", "closed", "in the ledger", "released", "after checkpoints"])
 def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
     tmp_path: Path, place: str, straight: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -374,6 +375,7 @@ def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
         "closed": (RemoteCritics, "_blocks", lambda self: self._step == 1),
         "in the ledger": (Streams, "rounded_gaussian", lambda self, *rest: "step 1" in rest),
         "released": (RemoteCritics, "metrics", lambda self: self._step == 1),
+        "after checkpoints": (RemoteCritics, "learn", lambda self, step, generator: step == 2),
     }
     owner, name, when = ways[place]
     usual = getattr(owner, name)
@@ -384,9 +386,14 @@ def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
         return usual(*arguments)
 
     with monkeypatch.context() as broken:
+        broken.setattr(Checkpoint, "is_due", lambda self: place == "after checkpoints")
         broken.setattr(owner, name, dies)
         with pytest.raises(_Dies):
             federate(tmp_path / "run", plan, everybody)
+    kept = sorted(path.name for path in (tmp_path / "run/private/rounds").glob("*.released"))
+    assert kept == {"released": ["0.released", "1.released"], "after checkpoints": ["1.released"]}.get(
+        place, ["0.released"]
+    )
     folder = federate(tmp_path / "run", plan, critic_clients(tmp_path / "state", plan), resume=True)
     for file in ("generator.safetensors", "ledger.jsonl", "privacy.json"):
         assert (folder.release / file).read_bytes() == (straight / "release" / file).read_bytes(), file
