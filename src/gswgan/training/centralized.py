@@ -39,6 +39,9 @@ Progress = Callable[[int], None]
 Note = Callable[[str], None]
 """Called with a line about what is going on; never anything private."""
 
+Answerer = Callable[[Tools], Critic]
+"""Makes the critic that asks others for its answers, with the run's ledger, key and streams."""
+
 
 def train(
     plan: Plan,
@@ -82,8 +85,12 @@ def run(
     device: torch.device,
     progress: Progress = lambda done: None,
     note: Note = lambda text: None,
+    answerer: Answerer | None = None,
 ) -> bool:
-    """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
+    """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume).
+
+    `answerer`: who answers instead of a critic here, where the data is elsewhere.
+    """
     with folder.locked(), _stop_on_interrupt() as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
         if folder.is_finished:
@@ -97,7 +104,7 @@ def run(
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set)
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer)
         try:
             critic.prepare(data, resumed=saved is not None)
         except Stopped:
@@ -164,21 +171,25 @@ def make_critic(
     device: torch.device,
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
+    answerer: Answerer | None = None,
 ) -> Critic:
-    """The plan's critic behind its barrier: ledger and key."""
+    """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
     if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
         return kernel_critic(plan, folder, device, None)
-    if data is None:
+    if plan.guarantee is not None and plan.guarantee.observer == "server" and answerer is None:
+        raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
+    if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
-    asked = enter(folder, plan, data)  # into its book, if it has one, before anything is released
+    asked = None if data is None else enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
-    folder.bind_data(data, secret)
+    if data is not None:
+        folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
     if asked is not None:
         tools = dataclasses.replace(tools, before_repeat=asked)
-    return plan.recipe.critic(plan, tools)
+    return plan.recipe.critic(plan, tools) if answerer is None else answerer(tools)
 
 
 @contextmanager
