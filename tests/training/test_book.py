@@ -228,6 +228,13 @@ def test_a_run_that_dies_keeps_its_place_and_is_not_counted_twice(book: Book, tm
     assert again(book).spent() == pytest.approx(6, rel=1e-3)
 
 
+def test_a_folder_that_was_begun_with_a_book_can_be_made_without(book: Book, tmp_path: Path) -> None:
+    folder = a_run(book, tmp_path / "run", epsilon=1)
+    folder.model.unlink()  # it died before it had its plan
+    other = RunFolder.create(tmp_path / "run", tiny_plan(DATA, epsilon=1))
+    assert not other.book.exists()
+
+
 def test_a_refused_run_has_released_nothing_and_cannot_go_on_without_its_book(book: Book, tmp_path: Path) -> None:
     enter(book, "a", epsilon=8)
     folder = a_run(book, tmp_path / "run", epsilon=8)

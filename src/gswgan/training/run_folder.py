@@ -69,6 +69,7 @@ class RunFolder:
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
+                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
                 if book is not None:
                     write_json(folder.book, dict(book))
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
