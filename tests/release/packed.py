@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from critic_rounds import critic_clients, critic_plan, federate
 from report_runs import OPTIONS, _place, a_run
 from rounds import answer_all, make_clients, make_round, people, small_plan
 
@@ -22,6 +23,10 @@ from gswgan.training.run_folder import RunFolder, write_json
 
 BASELINES = ("dp-merf", "dp-merf-ae", "dp-sgd-gan", "g-pate", "pate-gan")
 FEDERATED = ("trusted-aggregator", "untrusted-server")
+ROUNDS = {  # Algorithm 2
+    "rounds": {}, "rounds-poisson": {"rate": 0.5}, "rounds-untrusted": {"trust": "untrusted-server", "epsilon": 200},
+    "rounds-published": {"preset": "paper-federated", "trust": "untrusted-server", "rounds": 3},
+}  # fmt: skip
 CPU = torch.device("cpu")
 
 
@@ -34,6 +39,9 @@ def a_finished_run(kind: str) -> Path:
     if kind.startswith("again-"):
         again = retrain(a_finished_run(kind.removeprefix("again-")), root, steps=5, device="cpu", seed=3)
         assert run(again, None, device=CPU)
+    elif kind in ROUNDS:
+        plan = critic_plan(**ROUNDS[kind])
+        federate(root, plan, critic_clients(root.with_name(f"clients-{kind}"), plan))
     elif kind in FEDERATED:
         data = people(24)
         plan = small_plan(data, trust=kind, epsilon=10 if kind == FEDERATED[0] else 200)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from packed import BASELINES, FEDERATED, a_copy, a_release, edit, rechain, repack, replan, rows
+from packed import BASELINES, FEDERATED, ROUNDS, a_copy, a_release, edit, rechain, repack, replan, rows
 from PIL import Image
 
 from gswgan.privacy.events import from_json, to_json, unsampled
@@ -26,8 +26,8 @@ from gswgan.training.run_folder import find_release, write_json
 Tamper = Callable[[Path], Any]
 
 KINDS = (
-    "default", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, "again-default",
-    "again-trusted-aggregator",
+    "default", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
+    "again-default", "again-trusted-aggregator",
 )  # fmt: skip
 
 
@@ -253,6 +253,9 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
         folder / "privacy.json", keyless(json.loads((folder / "privacy.json").read_text())))),
     "another federation": ("trusted-aggregator", "states trust", lambda folder: edit(
         folder / "federation.json", lambda content: content.update(trust="untrusted-server"))),
+    "another federation of rounds": ("rounds", "states trust", lambda folder: edit(
+        folder / "federation.json", lambda content: content.update(trust="untrusted-server"))),
+    "no federation of rounds": ("rounds", "the plan has one", lambda folder: (folder / "federation.json").unlink()),
     "no federation": ("trusted-aggregator", "the plan has one", lambda folder: (folder / "federation.json").unlink()),
     # what is not JSON
     "an edited card": ("default", "not the card", wrote(

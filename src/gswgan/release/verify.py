@@ -22,6 +22,7 @@ from typing import Any
 
 from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import GswganError, RunError, short
+from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
 from gswgan.privacy import Accountant, PrivacyCost
 from gswgan.privacy.events import tally, unsampled
@@ -191,7 +192,8 @@ class _Look:
             yield Finding(where="model.json", what=what, means=_FORGED)
         expected = {"format_version": 1, **privacy_statement(self.plan, self.cost)}
         if _is_federated(self.plan):
-            both = observers(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
+            stated_by = observers if isinstance(self.plan.critic, KernelSettings) else statement
+            both = stated_by(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
             expected |= both
             if self.plan.source is None:
                 stated = yield from self._canonical("federation.json")
@@ -213,10 +215,8 @@ class _Look:
 
 
 def _is_federated(plan: Plan) -> bool:
-    """Whether the embedding comes from clients' rounds, which have observers of their own."""
-    if plan.privacy is None or not isinstance(plan.critic, KernelSettings):
-        return False
-    return plan.privacy.observer == "server" or plan.privacy.neighbours == "zeroed"
+    """Whether clients answered, in one round or in many: such a run has observers of its own."""
+    return plan.privacy is not None and (plan.privacy.observer == "server" or plan.privacy.neighbours == "zeroed")
 
 
 def _smuggled(why: str) -> str:
