@@ -13,13 +13,14 @@ from torch import Tensor
 
 from gswgan.critics.ensemble import Ensemble
 from gswgan.data import clients
+from gswgan.errors import RunError
 from gswgan.federated.client import Client
 from gswgan.federated.critic_client import CriticAtClient
 from gswgan.federated.remote_critics import InProcess, RemoteCritics
 from gswgan.federated.round import create_run
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
-from gswgan.training.centralized import make_critic, make_generator
+from gswgan.training.centralized import make_critic, make_generator, run
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder
@@ -146,3 +147,11 @@ def test_critics_in_one_batch_and_at_their_clients_judge_alike(tmp_path: Path):
         expected = central.upstream_gradient(fake, labels)
         assert (remote.upstream_gradient(fake, labels) - expected).abs().max() <= 1e-6
         generator.descend(fake, expected)
+
+
+@pytest.mark.parametrize("rate", [None, 0.5])
+def test_data_that_is_here_does_not_answer_for_the_clients(tmp_path: Path, rate: float | None):
+    folder = create_run(tmp_path / "run", critic_plan(rate=rate), DATA.person_ids, 600)
+    with pytest.raises(RunError, match="clients that answer"):
+        run(folder, DATA, device=CPU)
+    assert not folder.ledger.exists()

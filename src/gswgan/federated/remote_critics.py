@@ -80,7 +80,7 @@ def run_rounds(
     note: Note = lambda text: None,
 ) -> bool:
     """The centralized trainer with the clients as its critics; False if it was interrupted (and can resume)."""
-    clients = read_json(folder.private / "round.json", "the round.json of a federated run")["clients"]
+    clients = read_json(folder.rounds, "the round.json of a federated run")["clients"]
     ended = run(
         folder, None, device=device, progress=progress, note=note,
         answerer=lambda tools: RemoteCritics(tools, clients, carrier),

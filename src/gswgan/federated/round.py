@@ -61,7 +61,7 @@ def create_run(
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
     folder = RunFolder.create(root, plan, source=source)
-    write_json(folder.private / "round.json", {"clients": sorted(clients), "seconds": seconds, "spread": spread})
+    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
     return folder
 
 
@@ -78,7 +78,7 @@ class Round:
             private / "answers.jsonl",
         )
         self._answers = private / "answers"
-        settings = read_json(private / "round.json", "the round.json of a federated run")
+        settings = read_json(folder.rounds, "the round.json of a federated run")
         self.roster: frozenset[str] = frozenset(settings["clients"])
         self._seconds, self.spread = float(settings["seconds"]), settings.get("spread")
         self._answers.mkdir(mode=0o700, exist_ok=True)

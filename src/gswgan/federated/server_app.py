@@ -136,7 +136,7 @@ def make_app(
     def main(grid: Grid, context: Context) -> None:
         folder = find(context)
         if not isinstance(folder.plan().critic, KernelSettings):
-            seconds = float(read_json(folder.private / "round.json", "the round.json of a federated run")["seconds"])
+            seconds = float(read_json(folder.rounds, "the round.json of a federated run")["seconds"])
             carrier = FlowerCarrier(grid, seconds, note=note)
             run_rounds(folder, carrier, device=device or pick_device("auto"), note=note, progress=progress)
             return

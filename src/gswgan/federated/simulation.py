@@ -53,7 +53,7 @@ def simulate(
 
     from gswgan.federated import client_app, server_app
 
-    settings = read_json(folder.private / "round.json", "the round.json of a federated run")
+    settings = read_json(folder.rounds, "the round.json of a federated run")
     state, plan, text = folder.private / "clients", folder.plan(), json.dumps([where, settings.get("spread")])
     assert plan.guarantee is not None
     cost = plan.guarantee

@@ -177,7 +177,8 @@ def make_critic(
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
     if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
         return kernel_critic(plan, folder, device, None)
-    if plan.guarantee is not None and plan.guarantee.observer == "server" and answerer is None:
+    by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
+    if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record
         raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
     if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")

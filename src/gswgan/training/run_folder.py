@@ -36,7 +36,7 @@ class RunFolder:
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
-        self.book = self.private / "book.json"
+        self.book, self.rounds = self.private / "book.json", self.private / "round.json"  # of clients that answer
 
     @classmethod
     def create(
