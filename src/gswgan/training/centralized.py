@@ -20,7 +20,7 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
-from gswgan.training.captured import Captured
+from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
@@ -57,7 +57,9 @@ def train(
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
 
-    on_device = Captured(update) if generator.device.type == "cuda" and critic.can_be_captured else update
+    on_device: Callable[[Tensor, Tensor], object] = update
+    if generator.device.type == "cuda":
+        on_device = Captured(update) if critic.can_be_captured else CapturedAround(generator, critic)
 
     def finished() -> bool:  # only where releases are fixed and steps are not
         return getattr(critic, "finished", False)
