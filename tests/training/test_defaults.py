@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gswgan.training.defaults import QUIET, gradient_noise, kernel_defaults, length_scale, memory, smoothing
 from gswgan.training.plan import Facts
+from gswgan.training.settings import from_plain, to_plain
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MEASURED = sorted(RESULTS.glob("*mnist-eps*-h200.json")) + sorted(RESULTS.glob("mnist-eps*-cpu.json"))
 
 
 def facts(records: int = 60_000, classes: int = 10, size: int = 28, channels: int = 1) -> Facts:
@@ -52,3 +59,22 @@ def test_the_recipe_scales_with_the_facts() -> None:
     for noise_std in (1.0, 7.46):  # what is released does not depend on the device
         here, there = (kernel_defaults(facts(), noise_std, device) for device in ("cpu", "cuda"))
         assert here.critic == there.critic
+
+
+def test_without_a_gpu_many_classes_do_not_make_a_step_long() -> None:
+    assert [kernel_defaults(facts(classes=n), 1.0, "cpu").training.batch_size for n in (1, 10, 62)] == [100, 100, 248]
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
+def test_what_was_measured_is_the_recipe_of_today(path: Path) -> None:
+    """The figures of README and docs/quality.md are those of the defaults: whoever changes these measures again."""
+    plan = json.loads(path.read_text())["plan"]
+    device = "cuda" if path.stem.endswith("h200") else "cpu"
+    recipe = kernel_defaults(from_plain(Facts, plan["facts"], "facts"), plan["privacy"]["noise_std"], device)
+    for part in ("critic", "generator", "optimizer", "training"):
+        today, measured = (json.loads(json.dumps(found)) for found in (to_plain(getattr(recipe, part)), plan[part]))
+        assert today | {"seed": 0} == measured | {"seed": 0}, part
+
+
+def test_both_data_sets_were_measured_at_five_epsilons() -> None:
+    assert len(MEASURED) >= 16
