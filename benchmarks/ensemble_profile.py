@@ -385,12 +385,10 @@ class Profile:
         blocks = list(ensemble._blocks(fake, labels))
         number = iter(range(10**6))
         release = ensemble._mechanism.release
-        width, size = fake[0].numel(), ensemble.settings.learning_batch
+        width = fake[0].numel()
         return {
-            "of which one pool of fakes": lambda: ensemble._fakes_by_class(generator, (next(number), 0)),
-            "of which secret draws": lambda: [
-                ensemble._secret.generator("x").random((5, ensemble.count, size)) for _ in range(2)
-            ],
+            "of which pools of fakes": lambda: ensemble._fakes_by_class(generator, next(number)),
+            "of which secret draws": lambda: ensemble._draws(next(number), members),
             "of which judging": lambda: ensemble.judge(members, fake, labels),
             "of which clip, sum, ledger, noise": lambda: release(f"p {next(number)}", blocks, slots=rows, width=width),
             "of which noise": lambda: ensemble._secret.rounded_gaussian((rows, width), 1e9, "n", next(number)),

@@ -264,7 +264,7 @@ def test_the_generator_is_asked_alike_whoever_takes_part(mechanism_for, stripes:
         ensemble = make(stripes, mechanism_for)
         ensemble.draw_participants = lambda step, chosen=members: np.array(chosen, np.int64)  # type: ignore[method-assign]
         ensemble.learn(0, Counting())  # type: ignore[arg-type]
-    assert asked[:2] == asked[2:4] == asked[4:]
+    assert asked[0] == asked[1] == asked[2] and len(asked) == 3
 
 
 class FakesThere(Fakes):
@@ -302,14 +302,12 @@ def test_fakes_of_a_step_are_fresh_or_one(mechanism_for, stripes: ImageData) -> 
 
     class Counting(Fakes):
         def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
-            asked.append(index)
+            asked.append((count, *index))
             return super().fakes(count, *index)
 
     make(stripes, mechanism_for).learn(1, Counting())  # type: ignore[arg-type]
-    assert asked == [("critics", 1, 0), ("critics", 1, 1)]
-    asked.clear()
     make(stripes, mechanism_for, fakes_per_step="one").learn(1, Counting())  # type: ignore[arg-type]
-    assert asked == [("critics", 1, 0)]
+    assert asked == [(24, "critics", 1), (12, "critics", 1)]  # a pool for each of two updates, or one
 
 
 def test_an_invalid_label_does_not_raise_and_stays_with_its_critic(mechanism_for, stripes: ImageData) -> None:
@@ -508,8 +506,11 @@ def test_every_update_has_records_and_fakes_of_its_own_and_follows_the_spectral_
     before = {name: value.clone() for name, value in ensemble.buffers.items()}
     ensemble.learn(2, Fakes())  # type: ignore[arg-type]
     assert len(batches) == 3
+    fakes: list[torch.Tensor] = []
     for update, (real, _, fake, _) in enumerate(batches):
-        pool = {image.numpy().tobytes() for image in Fakes().fakes(24, "critics", 2, update)[0]}
-        assert {image.numpy().tobytes() for image in fake.flatten(0, 1)} <= pool
+        seen = {image.numpy().tobytes() for image in fake.flatten(0, 1)}
+        assert seen <= {image.numpy().tobytes() for image in Fakes().fakes(36, "critics", 2)[0]}
+        assert all(seen.isdisjoint(image.numpy().tobytes() for image in other.flatten(0, 1)) for other in fakes)
+        fakes.append(fake)
         assert all(not torch.equal(real, other) for other, *_ in batches[:update])
     assert all(not torch.equal(value, before[name]) for name, value in ensemble.buffers.items() if "conv" in name)

@@ -31,7 +31,7 @@ from gswgan.privacy.mechanism import Block
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
 
-AT_ONCE = 64
+AT_ONCE = {"cpu": 64, "cuda": 128}
 """Critics that are updated together at the most: bounds memory."""
 
 
@@ -104,9 +104,10 @@ class Ensemble:
         self._images = self._labels = self._loss = torch.zeros(1)
         self._step, self._participants = 0, np.empty(0, np.int64)
         self._norms: list[Tensor] = []
+        self._at_once = min(count, AT_ONCE[device.type])
         expected = 1.0 if sampling == "one" else rate * count
         usual = math.ceil(min(count, expected + 2 * math.sqrt(expected * (1 - rate))))
-        self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE))  # one fixed size: kernels never vary
+        self.chunk = math.ceil(usual / math.ceil(usual / self._at_once))  # one fixed size: kernels never vary
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Cut the shards, put the data on the device, warm up. Nothing leaves."""
@@ -127,26 +128,35 @@ class Ensemble:
         options, size = self.settings, self.settings.learning_batch
         if not options.updates:
             return
-        names = [(step, update) for update in range(options.updates if options.fakes_per_step == "fresh" else 1)]
-        fakes = torch.stack([self._fakes_by_class(generator, name) for name in names])
+        fakes = self._fakes_by_class(generator, step)
         some = fakes.shape[1] // self.shape.classes
-        rng = self._secret.generator("batch", step)
-        picks = rng.random((options.updates, self.count, size))  # for all critics: nobody's draw depends on others
-        mixes = rng.random((options.updates, self.count, size), dtype=np.float32)
         for members, real in _chunks(self._participants, self.chunk):
             desk = self._desk_of(members, real)
-            rows = self._records(members, picks[:, members])
+            picks, mixes = self._draws(step, members)
+            rows = self._records(members, picks)
             which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
-            self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes[:, members]).to(self._device))
+            self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
             if desk is not self._whole:
                 self.critics.write(members[:real], desk.critics)
 
-    def _fakes_by_class(self, generator: Generator, name: tuple[int, int]) -> Tensor:
-        """A public pool of fakes in the order of their classes: each record meets a fake of its own class in it."""
+    def _fakes_by_class(self, generator: Generator, step: int) -> Tensor:
+        """Public pools of fakes, one for each update, in the order of their classes: [pools, classes x some, c, h, w].
+
+        Each record meets a fake of its own class in it.
+        """
         size, classes = self.settings.learning_batch, self.shape.classes
+        pools = self.settings.updates if self.settings.fakes_per_step == "fresh" else 1
         some = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
-        images, labels = generator.fakes(classes * some, "critics", *name)
-        return images[labels.argsort(stable=True)]
+        images, labels = generator.fakes(pools * classes * some, "critics", step)
+        by_class = images[labels.argsort(stable=True)].unflatten(0, (classes, pools, some))
+        return by_class.transpose(0, 1).flatten(1, 2)
+
+    def _draws(self, step: int, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
+        size = 2, self.settings.updates, self.settings.learning_batch
+        own = [self._secret.generator("batch", step, int(k)).random(size, dtype=np.float32) for k in members]
+        picks, mixes = np.stack(own, axis=2)
+        return picks, mixes
 
     @cached_property
     def _whole(self) -> Desk:
@@ -214,13 +224,13 @@ class Ensemble:
         Every iteration of a chunk has its own draws, so it goes on after a stop where it was saved, bit for bit.
         """
         options, shape = self.settings, self.shape
-        chunks = list(_chunks(np.arange(self.count), min(AT_ONCE, self.count)))
+        chunks = list(_chunks(np.arange(self.count), self._at_once))
         total = len(chunks) * warm.iterations
         done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
         if saved:
             self.load_state(saved["critics"])
         progress = TimeLeft(total, done, self._note)
-        desk = self._desk(min(AT_ONCE, self.count))
+        desk = self._desk(self._at_once)
         for number, (members, real) in enumerate(chunks):
             first = number * warm.iterations  # iterations of the chunks before this one
             if done >= first + warm.iterations:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from gswgan.captured import Captured
 from gswgan.critics.adam import AdamState, adam_step, init_adam
+from gswgan.critics.convolution import convolve
 from gswgan.critics.loss import generator_gradient
 from gswgan.critics.stack import Stack
 from gswgan.generators import GeneratorSettings, build_network
@@ -93,7 +94,7 @@ class LocalGenerators:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(public.integer("local generator", int(member)))
                 network = build_network(plain, classes=classes, channels=channels, image_size=image_size)
-            networks.append(_without_running_statistics(network).to(device))
+            networks.append(_for_many(network, compute_dtype).to(device))
         self._skeleton = networks[0]
         state, _ = stack_module_state(networks)
         self.params = {name: value.detach() for name, value in state.items()}
@@ -143,9 +144,42 @@ class LocalGenerators:
         adam_step(self.params, dict(zip(leaves, grads)), self.adam, learning_rate=rate, betas=betas)
 
 
-def _without_running_statistics(network: nn.Module) -> nn.Module:
-    """Batch norm that always uses its own batch: local generators are never used outside training."""
+class _Convolve(torch.autograd.Function):
+    """A convolution that for many networks at once (under `vmap`) is that of the critics, in `convolution.py`."""
+
+    @staticmethod
+    def forward(images: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+        return nn.functional.conv2d(images, weight, bias, padding=padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Nothing to keep: only `vmap` is used."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, ...], *inputs: Any) -> tuple[Tensor, int]:
+        images, weight, bias = (value.movedim(place, 0) for value, place in zip(inputs, in_dims[:3]))
+        return convolve(images.transpose(0, 1), weight, bias, stride=1, padding=inputs[3]).transpose(0, 1), 0
+
+
+class _Convolution(nn.Conv2d):
+    dtype = torch.float32
+
+    def forward(self, input: Tensor) -> Tensor:
+        assert self.bias is not None
+        images, weight, bias = (value.to(self.dtype) for value in (input, self.weight, self.bias))
+        result: Tensor = _Convolve.apply(images, weight, bias, int(self.padding[0]))
+        return result
+
+
+def _for_many(network: nn.Module, compute_dtype: torch.dtype) -> nn.Module:
+    """The network as one of many that are computed at once, its batch norm always by its own batch.
+
+    Local generators are never used outside training.
+    """
     for module in network.modules():
+        if type(module) is nn.Conv2d:
+            module.__class__ = _Convolution
+            cast(_Convolution, module).dtype = compute_dtype
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.track_running_stats = False
             module.running_mean = module.running_var = module.num_batches_tracked = None
