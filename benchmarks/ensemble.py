@@ -10,6 +10,7 @@ On a GPU the batched critics compute in bfloat16 and are recorded, as in a train
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import time
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.parametrize import cached
 
-from gswgan.captured import Captured
+from gswgan.captured import EAGER, Captured
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.loss import critic_gradients
 from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics, power_iteration
@@ -158,6 +159,8 @@ def measure(setting: dict[str, Any], count: int, device: str, seconds: float, re
     bench = Bench(setting, count, device)
     turns = {"batched": bench.batched(), "loop": bench.loop(), "vmap": bench.vmapped()}
     rates, timed = dict.fromkeys(turns, 0.0), dict.fromkeys(turns, 0)
+    for _ in range(EAGER + 1 if device == "cuda" else 0):
+        turns["batched"](math.inf)  # until it is recorded
     for repeat in range(repeats + 1):  # the first one is a warm-up
         for name, turn in turns.items():
             begin = time.perf_counter()

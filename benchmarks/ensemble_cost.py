@@ -10,6 +10,7 @@ images (no time depends on the content). `gib` is the most memory that the devic
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 import time
 from pathlib import Path
@@ -94,6 +95,7 @@ def main() -> None:
     for case in cases:
         rows.append(step(torch.device(args.device), **case, width=width, steps=steps))
         print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+        gc.collect()  # critics and what was recorded of them refer to one another
         if args.device == "cuda":
             torch.cuda.empty_cache()
         record(args.out, {"device": args.device, "rows_of_a_release": ROWS, "rows": rows})

@@ -264,7 +264,7 @@ def test_the_generator_is_asked_alike_whoever_takes_part(mechanism_for, stripes:
         ensemble = make(stripes, mechanism_for)
         ensemble.draw_participants = lambda step, chosen=members: np.array(chosen, np.int64)  # type: ignore[method-assign]
         ensemble.learn(0, Counting())  # type: ignore[arg-type]
-    assert asked[0] == asked[1] == asked[2] and len(asked) == 3
+    assert asked == 3 * asked[:1]
 
 
 class FakesThere(Fakes):
