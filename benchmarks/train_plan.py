@@ -6,6 +6,9 @@
 Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,000 synthetic images against the training
 set, the Inception Score is by a judge trained on the training set; `--only cnn` leaves both out. MNIST and Fashion-
 MNIST are public, so the figures may be published; on private data they may not.
+
+A federated plan (`make_federated_plan`, trusted aggregator) runs here as well: all clients' vectors are computed in one
+batch, which is the same mathematics without the network, and the result says so and has what each observer is promised.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 import gswgan
@@ -32,12 +36,15 @@ from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.judge import reference_judge
+from gswgan.federated.trust import observers
 from gswgan.generators.sampling import save_grid
 from gswgan.synthesizer import pick_device
 from gswgan.training.centralized import run
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder
 from record import record
+
+IN_ONE_BATCH = "all clients' vectors were computed in one batch: the same mathematics, without the network"
 
 
 def main() -> None:
@@ -61,9 +68,9 @@ def main() -> None:
         waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]] = []
         for path in options.plans:
             plan = Plan.load(path)
-            name = plan.facts.data
+            name, classes = plan.facts.data, plan.facts.classes
             if name not in scorers:
-                scorers[name] = Scorer(name, device, options)
+                scorers[name] = Scorer(name, classes, device, options)
             result, fid = scorers[name].measure(plan, path.stem, pool)
             out = None if options.out is None else options.out / f"{path.stem}{options.tag}.json"
             waiting = settle([*waiting, (out, result, fid)], wait=False)
@@ -100,9 +107,9 @@ def settle(
 class Scorer:
     """A data set and what is measured on it."""
 
-    def __init__(self, name: str, device: torch.device, options: argparse.Namespace) -> None:
+    def __init__(self, name: str, classes: int, device: torch.device, options: argparse.Namespace) -> None:
         self.device, self.options = device, options
-        whole, self.test = (gswgan.load_data(name, split=split) for split in ("train", "test"))
+        whole, self.test = (gswgan.load_data(name, split=split, classes=classes) for split in ("train", "test"))
         self.train = whole
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
@@ -132,7 +139,9 @@ class Scorer:
             steps = sorted((after - before) / 100 for before, after in itertools.pairwise(times[1:]))
             result: dict[str, Any] = {"name": name, "seconds": seconds, "steps": plan.training.steps}
             result["median_step_seconds"] = steps[len(steps) // 2] if steps else None
-            result |= {"privacy": model.privacy.to_json(), "plan": plan.to_json()}
+            result |= {"privacy": None if plan.void else model.privacy.to_json(), "plan": plan.to_json()}
+            if plan.facts.persons is not None:
+                result |= {"clients": IN_ONE_BATCH, "observers": observers(plan, [plan.privacy.event])}
             line = f"{name}: {seconds:.1f} s, {1e3 * (result['median_step_seconds'] or 0):.2f} ms a step"
             if self.options.only == "time":
                 print(line, flush=True)
@@ -141,7 +150,8 @@ class Scorer:
         stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
         if self.options.out is not None:
             self.options.out.mkdir(parents=True, exist_ok=True)
-            save_grid(stacked[:80], 10, self.options.out / f"{name}.png", side=28)
+            rows = [np.flatnonzero(labels == label)[:10] for label in np.unique(labels)]  # one for each class
+            save_grid(stacked[np.concatenate(rows)], 10, self.options.out / f"{name}.png", side=28)
         result["tested_on"] = "test set" if self.options.first is None else "training images that were held out"
         result["cnn_accuracy"] = cnn_accuracy(
             stacked, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(self.device)

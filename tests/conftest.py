@@ -12,8 +12,12 @@ import pytest
 import threadpoolctl
 import torch
 
+from gswgan.baselines import dp_merf_ae
+from gswgan.baselines.teachers import Teachers
 from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.data import ImageData, make_image_data
+from gswgan.generators import GeneratorSettings
+from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
 from gswgan.training.plan import Facts, Plan
@@ -31,6 +35,36 @@ def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) 
     for index, label in enumerate(labels):
         images[index, label :: classes + 1] += 180
     return make_image_data(images.astype(np.uint8), labels, classes=classes, name="stripes")
+
+
+def changed_in_one_record(data: ImageData, index: int) -> ImageData:
+    """A neighbour: another image and another label in one place."""
+    assert data.labels is not None
+    images, labels = data.images.copy(), data.labels.copy()
+    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % data.classes
+    return dataclasses.replace(data, images=images, labels=labels)
+
+
+def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n].nan_to_num(-1), other[n].nan_to_num(-1)) for n in one)
+
+
+def tiny_generator(steps: int = 3, learning_rate: float = 3e-3) -> Generator:
+    return Generator(
+        GeneratorSettings(architecture="mlp", width=16), OptimizerSettings(learning_rate=learning_rate),
+        classes=3, channels=1, image_size=8, updates=steps, streams=Streams.public(0), device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def different_teachers(one: Teachers, other: Teachers) -> list[int]:
+    """Which teachers' states differ."""
+    pairs = zip(one.state().values(), other.state().values())
+    equal = torch.stack([(a == b).flatten(1).all(dim=1) if a.ndim > 1 else a == b for a, b in pairs])
+    return np.flatnonzero(~equal.all(dim=0)).tolist()
 
 
 @pytest.fixture
@@ -62,7 +96,13 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     options.setdefault("steps", 4)
     if method in ("g-pate", "pate-gan"):
         options.setdefault("shards", 6)
-    plan = _make_plan(Facts.of(data), method=method, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_merf_ae, "TINY_UPDATES", 5)
+        plan = _make_plan(Facts.of(data), method=method, **options)
+    if method == "dp-merf-ae":
+        embedding = dataclasses.replace(plan.critic.embedding, features=64)
+        critic, generator = dataclasses.replace(plan.critic, embedding=embedding), plan.generator
+        return dataclasses.replace(plan, critic=critic, generator=dataclasses.replace(generator, width=2))
     small = {
         "dp-merf": {"features": 64},
         "dp-sgd-gan": {"width": 4},

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from conftest import tiny_images
-from gswgan.baselines import dp_sgd_gan
+from conftest import changed_in_one_record, copied, same, tiny_images
+from gswgan.baselines import dp_sgd, dp_sgd_gan
 from gswgan.baselines.discriminator import Discriminator, cross_entropy
 from gswgan.baselines.dp_sgd_gan import (
     DPSGDGAN,
@@ -72,32 +72,17 @@ def make(
     return critic
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[n].nan_to_num(-1), other[n].nan_to_num(-1)) for n in one)
-
-
-def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in state.items()}
-
-
-def changed_in_one_record(data: ImageData, index: int) -> ImageData:
-    assert data.labels is not None
-    images, labels = data.images.copy(), data.labels.copy()
-    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % data.classes
-    return dataclasses.replace(data, images=images, labels=labels)
-
-
 def watch(critic: DPSGDGAN) -> list[tuple[str, np.ndarray]]:
     """The names and sums of all releases of this critic, in a list that grows."""
     seen: list[tuple[str, np.ndarray]] = []
-    original = critic._mechanism.release
+    original = critic.gradients.mechanism.release
 
     def release(name, blocks, *, slots, width):
         released = original(name, blocks, slots=slots, width=width)
         seen.append((name, released.sums))
         return released
 
-    critic._mechanism.release = release  # type: ignore[method-assign]
+    critic.gradients.mechanism.release = release  # type: ignore[method-assign]
     return seen
 
 
@@ -261,7 +246,7 @@ def test_a_row_is_bit_identical_wherever_it_stands_and_whoever_is_there(mechanis
 
 def check_places(critic: DPSGDGAN, n: int) -> None:
     everyone = np.arange(n)
-    alone = [next(iter(critic._blocks(np.array([k]))))[0][0] for k in everyone]
+    alone = [next(iter(critic.blocks(np.array([k]))))[0][0] for k in everyone]
     rng = np.random.default_rng(1)
     sets = [
         everyone,
@@ -270,22 +255,22 @@ def check_places(critic: DPSGDGAN, n: int) -> None:
         *(np.sort(rng.permutation(n)[: rng.integers(2, n)]) for _ in range(8)),
     ]
     for members in sets:
-        found = torch.cat([rows for rows, _ in critic._blocks(members)])
+        found = torch.cat([rows for rows, _ in critic.blocks(members)])
         assert len(found) == len(members)  # nobody is dropped, no copy counts
         for row, k in zip(found, members):
             assert torch.equal(row, alone[k])
 
 
 def test_chunks_have_one_size(mechanism_for, stripes: ImageData, monkeypatch) -> None:
-    monkeypatch.setattr(dp_sgd_gan, "AT_ONCE", 4000)
+    monkeypatch.setitem(dp_sgd.AT_ONCE, "cpu", 4000)
     critic = make(stripes, mechanism_for)
     sizes = set()
     original = critic.rows
     critic.rows = lambda images, codes, *, real: (sizes.add(len(images)), original(images, codes, real=real))[1]  # type: ignore[method-assign]
     for members in (np.arange(1), np.arange(50), np.arange(96)):
-        list(critic._blocks(members))
-    assert sizes == {critic.chunk}
-    assert critic.chunk * critic._width <= 4000 + critic._width
+        list(critic.blocks(members))
+    assert sizes == {critic.gradients.chunk}
+    assert critic.gradients.chunk * critic.gradients.width <= 4000 + critic.gradients.width
 
 
 # The release
@@ -330,8 +315,11 @@ def test_an_update_is_the_clipped_sum_with_the_noise_that_was_accounted_for(mech
     assert not is_standard_normal(noise * 2 / 3)
     assert not is_standard_normal(noise * 3 / 2)
     assert abs(np.corrcoef(noise) - np.eye(60)).max() < 6 / math.sqrt(noise.shape[1])  # fresh in every update
-    assert [entry.name for entry in critic._mechanism.ledger.entries[:2]] == ["step 0 update 0", "step 0 update 1"]
-    assert {entry.event for entry in critic._mechanism.ledger.entries} == {update_event(SETTINGS, 96)}
+    assert [entry.name for entry in critic.gradients.mechanism.ledger.entries[:2]] == [
+        "step 0 update 0",
+        "step 0 update 1",
+    ]
+    assert {entry.event for entry in critic.gradients.mechanism.ledger.entries} == {update_event(SETTINGS, 96)}
 
 
 def without_clip(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
@@ -340,7 +328,7 @@ def without_clip(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
 
 def test_the_check_finds_a_missing_clip_and_a_wrong_divisor(mechanism_for, stripes: ImageData, monkeypatch) -> None:
     wrong = make(stripes, mechanism_for, releases=100)
-    wrong.expected *= 0.8
+    wrong.gradients.expected *= 0.8
     assert not is_standard_normal(noise_of(wrong, 20))
     unclipped = make(stripes, mechanism_for, releases=100)
     monkeypatch.setattr(mechanisms, "clip_to_grid", without_clip)
@@ -394,7 +382,7 @@ def test_an_empty_batch_still_releases_noise(mechanism_for, stripes: ImageData) 
     critic.draw = lambda step, update: np.empty(0, np.int64)  # type: ignore[method-assign]
     released = watch(critic)
     critic.learn(0, FAKES)
-    assert len(released) == len(critic._mechanism.ledger.entries) == 2
+    assert len(released) == len(critic.gradients.mechanism.ledger.entries) == 2
     assert is_standard_normal(np.concatenate([sums for _, sums in released]) / (1.5 * CLIP))
     assert critic.metrics()["participants"] == 0
 
@@ -458,7 +446,7 @@ def test_with_the_releases_replayed_one_record_changes_nothing(
     first, second = pair
     released = watch(first)
     queue: list[np.ndarray] = []
-    second._mechanism.release = lambda name, blocks, **shape: Released(sums=queue.pop(0), counts=None)  # type: ignore[method-assign]
+    second.gradients.mechanism.release = lambda name, blocks, **shape: Released(sums=queue.pop(0), counts=None)  # type: ignore[method-assign]
     fake, labels = FAKES.fakes(10, "judged")
     for step in range(6):
         before = len(released)
@@ -553,8 +541,8 @@ def test_never_more_releases_than_planned(mechanism_for, stripes: ImageData, mon
     assert steps <= critic.settings.most_steps
     assert critic.updates > 1
     critic.learn(steps, FAKES)
-    assert critic.done == len(critic._mechanism.ledger.entries) == 13
-    ledger = critic._mechanism.ledger.total()
+    assert critic.done == len(critic.gradients.mechanism.ledger.entries) == 13
+    ledger = critic.gradients.mechanism.ledger.total()
     spent = Accountant().epsilon(ledger, 1e-5)
     assert spent == pytest.approx(Accountant().epsilon(total_event(critic.settings, 96), 1e-5), rel=1e-6)
 

@@ -10,14 +10,12 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from conftest import tiny_images
+from conftest import changed_in_one_record, different_teachers, tiny_generator, tiny_images
 from gswgan.baselines.g_pate import GPate, GPateSettings, ballots, total_event
-from gswgan.baselines.teachers import Teachers
 from gswgan.critics.ensemble import EnsembleSettings, Shards
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError, RunError
-from gswgan.generators import GeneratorSettings
-from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.generators.generator import Generator
 from gswgan.privacy import Accountant, Gaussian, Ledger, Streams, VoteMechanism, calibrate
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.claims import gaussian_rdp
@@ -55,28 +53,9 @@ def make(folder: Path, data: ImageData | None, *, secret: int = 3, public: int =
     return critic
 
 
-def make_generator(steps: int = STEPS, learning_rate: float = 3e-3) -> Generator:
-    return Generator(
-        GeneratorSettings(architecture="mlp", width=16),
-        OptimizerSettings(learning_rate=learning_rate),
-        classes=3,
-        channels=1,
-        image_size=8,
-        updates=steps,
-        streams=Streams.public(0),
-        device=CPU,
-    )
-
-
 def play(critic, generator: Generator, steps: int = STEPS, start: int = 0) -> None:
     plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=BATCH))
     train(plan, critic, generator, start=start)
-
-
-def changed_in_one_record(data: ImageData, index: int) -> ImageData:
-    images, labels = data.images.copy(), data.labels.copy()
-    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % 3
-    return dataclasses.replace(data, images=images, labels=labels)
 
 
 class Replay:
@@ -100,25 +79,18 @@ class Replay:
         play(critic, generator)
 
 
-def different(one: Teachers, other: Teachers) -> list[int]:
-    """Which teachers' states differ."""
-    pairs = zip(one.state().values(), other.state().values())
-    same = torch.stack([(a == b).flatten(1).all(dim=1) if a.ndim > 1 else a == b for a, b in pairs])
-    return np.flatnonzero(~same.all(dim=0)).tolist()
-
-
 def isolated(tmp_path: Path, data: ImageData, replay: Replay, spoil=lambda critic: None, record: int = 17) -> None:
     """With the released votes replayed, another record changes exactly its own teacher, and only its votes."""
     runs = []
     for place, shown in enumerate((data, changed_in_one_record(data, record))):
-        critic, generator = make(tmp_path / str(place), shown), make_generator()
+        critic, generator = make(tmp_path / str(place), shown), tiny_generator()
         spoil(critic)
         replay.run(critic, generator)
         runs.append((critic, generator))
     (first, left), (second, right) = runs
     honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
     (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
-    assert different(first.teachers, second.teachers) == [owner]
+    assert different_teachers(first.teachers, second.teachers) == [owner]
     for name, votes in replay.votes[0].items():
         changed = (votes != replay.votes[1][name]).any(dim=1)
         assert set(np.flatnonzero(changed.numpy())) <= {owner}
@@ -165,7 +137,7 @@ def fakes(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_votes_are_the_bins_of_the_projected_gradients(tmp_path, stripes) -> None:
     """Teacher by teacher, fake by fake, in plain loops."""
     critic = make(tmp_path, stripes, bins=4)
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     images, labels = fakes()
     directions = critic.directions(images)
     votes = critic.votes(images, labels, directions).view(COUNT, BATCH, 3)
@@ -183,7 +155,7 @@ def test_the_votes_are_the_bins_of_the_projected_gradients(tmp_path, stripes) ->
 def test_the_answer_is_the_confident_gnmax_of_the_counts(tmp_path, stripes, monkeypatch) -> None:
     """The middle of the bin with most noisy votes where the noisy largest count passes, else 0, projected back."""
     critic = make(tmp_path, stripes)
-    critic.learn(5, make_generator())
+    critic.learn(5, tiny_generator())
     rng = np.random.default_rng(0)
     largest, counts = rng.normal(6, 2, BATCH * 3), rng.normal(1, 2, (BATCH * 3, 10))
     largest[0], largest[1] = 6.0, np.nextafter(6.0, 0.0)
@@ -268,7 +240,7 @@ def test_the_noise_of_both_releases_has_its_scale_and_no_other(tmp_path, which: 
 def test_the_sensitivity_of_a_step_is_attained_and_not_exceeded(tmp_path, stripes) -> None:
     """One teacher replaced by another network: the counts and the largest counts move by the stated L2 norm at most."""
     critic = make(tmp_path, stripes, bins=2)
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     images, labels = fakes()
     directions = critic.directions(images)
     before = critic.votes(images, labels, directions)
@@ -304,7 +276,7 @@ def test_a_step_that_forgets_part_of_its_sensitivity_is_refused(tmp_path, forgot
 
 def test_the_ledger_has_what_was_accounted_for(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     planned = total_event(SETTINGS, steps=STEPS, batch_size=BATCH)
     assert tally(critic._check.ledger.total()) == tally(planned)
     names = [entry.name for entry in critic._check.ledger.entries]
@@ -357,16 +329,16 @@ def test_calibration_scales_both_noises() -> None:
 
 
 def test_a_resumed_run_is_the_straight_run(tmp_path, stripes) -> None:
-    straight, generator = make(tmp_path / "a", stripes), make_generator()
+    straight, generator = make(tmp_path / "a", stripes), tiny_generator()
     play(straight, generator)
-    first, other = make(tmp_path / "b", stripes), make_generator()
+    first, other = make(tmp_path / "b", stripes), tiny_generator()
     play(first, other, steps=2)
     saved = {name: value.clone() for name, value in first.state().items()}
     resumed = make(tmp_path / "b", stripes)
     resumed.load_state(saved)
     play(resumed, other, start=2)
     assert all(torch.equal(a, b) for a, b in zip(generator.state().values(), other.state().values()))
-    assert different(straight.teachers, resumed.teachers) == []
+    assert different_teachers(straight.teachers, resumed.teachers) == []
     assert len(resumed._check.ledger.entries) == 2 * STEPS
 
 
@@ -392,7 +364,7 @@ def test_it_learns_when_the_noise_is_small(tmp_path) -> None:
     critic = make(
         tmp_path, data, teachers=24, projection=20, check_noise=1.0, vote_noise=1.0, bound=1e-3, batch_size=BATCH
     )
-    generator = make_generator(80, learning_rate=2e-2)
+    generator = tiny_generator(80, learning_rate=2e-2)
     means = np.stack([data.images[data.labels == c].mean(axis=0).ravel() for c in range(3)]) / 255
 
     def likeness() -> float:

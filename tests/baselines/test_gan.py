@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import tiny_images
+from conftest import copied, same, tiny_images
 from gswgan.baselines import gan
 from gswgan.baselines.discriminator import cross_entropy
 from gswgan.baselines.gan import GAN, VOID, GANSettings
@@ -38,14 +38,6 @@ def make_generator(steps: int) -> Generator:
 def play(critic: GAN, generator: Generator, start: int, steps: int) -> None:
     plan = SimpleNamespace(training=SimpleNamespace(steps=steps, batch_size=60))
     train(plan, critic, generator, start=start)  # type: ignore[arg-type]
-
-
-def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in state.items()}
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_it_says_loudly_that_there_is_no_guarantee() -> None:

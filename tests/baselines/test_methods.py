@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import gswgan
 from conftest import tiny_baseline, tiny_images, tiny_plan
 from gswgan.baselines import METHODS
-from gswgan.baselines.dp_sgd_gan import DPSGDGAN
+from gswgan.baselines.dp_sgd_gan import DPSGDGAN, total_event
 from gswgan.baselines.gan import VOID
 from gswgan.cli.explain import explanation, outcome
 from gswgan.cli.main import app
@@ -28,7 +28,7 @@ from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel import KernelSettings
 from gswgan.data import ImageData
 from gswgan.errors import LedgerError, PlanError, PrivacyError
-from gswgan.privacy import Gaussian, Laplace, Repeated
+from gswgan.privacy import Accountant, Gaussian, Laplace, Repeated
 from gswgan.privacy.events import tally
 from gswgan.privacy.ledger import read_ledger
 from gswgan.report.page import comparison_page, public_page
@@ -67,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_the_methods_are_those_of_the_issue() -> None:
-    assert list(METHODS) == ["gswgan", "dp-merf", "dp-sgd-gan", "g-pate", "pate-gan", "gan"]
+    assert list(METHODS) == ["gswgan", "dp-merf", "dp-merf-ae", "dp-sgd-gan", "g-pate", "pate-gan", "gan"]
     assert all(METHODS[name].name == name for name in METHODS)
     assert METHODS["dp-sgd-gan"].presets == ("revisited", "dp-cgan")
 
@@ -153,6 +153,9 @@ def test_dp_cgan_runs_as_published_and_says_what_it_costs() -> None:
     plan = make_plan(MNIST, method="dp-sgd-gan", preset="dp-cgan")
     assert plan.guarantee.epsilon == pytest.approx(7.93, abs=0.005)
     assert (plan.critic.noise_multiplier, plan.critic.clip_norm, plan.training.steps) == (2.1, 1.1, 30_000)
+    assert plan.claimed.epsilon == pytest.approx(10.10, abs=0.005)  # the GS-WGAN paper says 10
+    assert "Wang et al. 2019" in plan.claimed.accounting
+    assert make_plan(MNIST, method="dp-sgd-gan", steps=50).claimed is None
     assert len(plan.curve) == 8
     with pytest.raises(PlanError, match="noise is fixed"):
         make_plan(MNIST, method="dp-sgd-gan", preset="dp-cgan", epsilon=10)
@@ -161,8 +164,11 @@ def test_dp_cgan_runs_as_published_and_says_what_it_costs() -> None:
 def test_revisited_keeps_its_settings_but_the_noise() -> None:
     plan = make_plan(MNIST, method="dp-sgd-gan")
     critic = plan.critic
-    assert (critic.learning_batch, critic.releases, critic.clip_norm, critic.raise_below) == (512, 174_000, 1.0, 0.6)
-    assert critic.noise_multiplier == pytest.approx(3.56, abs=0.01)  # 2.0 costs 20.97
+    assert (critic.learning_batch, critic.clip_norm, critic.raise_below) == (512, 1.0, 0.6)
+    assert critic.releases == 8000
+    assert critic.noise_multiplier == pytest.approx(0.864, abs=0.001)
+    whole = dataclasses.replace(critic, releases=174_000, noise_multiplier=3.56)  # theirs: 2.0, which costs 20.97
+    assert Accountant().epsilon(total_event(whole, 60_000), 1e-5) == pytest.approx(10, abs=0.01)
     assert plan.curve == ()  # how many releases a step makes is not known beforehand
     assert plan.epsilon_after(1) == plan.guarantee.epsilon
 
@@ -175,7 +181,7 @@ def test_revisited_keeps_its_settings_but_the_noise() -> None:
         ("dp-sgd-gan", {"shards": 5}, "shards"),
         ("g-pate", {"shards": 97}, "shards"),
         ("pate-gan", {"preset": "paper"}, "preset"),
-        ("dp-merf-ae", {}, "method"),
+        ("dp-gan", {}, "method"),
         (None, {}, "method"),
     ],
 )

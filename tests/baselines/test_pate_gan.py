@@ -11,14 +11,13 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from conftest import tiny_images
-from gswgan.baselines.pate_gan import Discriminators, PateGan, PateGanSettings, ballot, total_event, weights_of
+from conftest import changed_in_one_record, different_teachers, tiny_generator, tiny_images
+from gswgan.baselines.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
 from gswgan.critics.ensemble import Shards
 from gswgan.critics.network import CriticShape, init_critics, score
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
-from gswgan.generators import GeneratorSettings
-from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.generators.generator import Generator
 from gswgan.privacy import Accountant, Event, Laplace, Ledger, Repeated, Streams, VoteMechanism, calibrate
 from gswgan.privacy.events import tally
 from gswgan.training.centralized import train
@@ -54,34 +53,9 @@ def make(folder: Path, data: ImageData | None, **changes) -> PateGan:
     return critic
 
 
-def make_generator(steps: int = STEPS, learning_rate: float = 3e-3) -> Generator:
-    return Generator(
-        GeneratorSettings(architecture="mlp", width=16),
-        OptimizerSettings(learning_rate=learning_rate),
-        classes=3,
-        channels=1,
-        image_size=8,
-        updates=steps,
-        streams=Streams.public(0),
-        device=CPU,
-    )
-
-
 def play(critic: PateGan, generator: Generator, steps: int = STEPS, start: int = 0) -> None:
     plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=8))
     train(plan, critic, generator, start=start)
-
-
-def changed_in_one_record(data: ImageData, index: int) -> ImageData:
-    images, labels = data.images.copy(), data.labels.copy()
-    images[index], labels[index] = 255 - images[index], (labels[index] + 1) % 3
-    return dataclasses.replace(data, images=images, labels=labels)
-
-
-def different(one: Discriminators, other: Discriminators) -> list[int]:
-    pairs = zip(one.state().values(), other.state().values())
-    same = torch.stack([(a == b).flatten(1).all(dim=1) if a.ndim > 1 else a == b for a, b in pairs])
-    return np.flatnonzero(~same.all(dim=0)).tolist()
 
 
 def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: None, record: int = 17) -> None:
@@ -97,14 +71,14 @@ def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: 
     monkeypatch.setattr(VoteMechanism, "release", release)
     runs = []
     for place, shown in enumerate((data, changed_in_one_record(data, record))):
-        critic, generator = make(tmp_path / str(place), shown), make_generator()
+        critic, generator = make(tmp_path / str(place), shown), tiny_generator()
         spoil(critic)
         play(critic, generator)
         runs.append((critic, generator))
     (first, left), (second, right) = runs
     honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
     (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
-    assert different(first.teachers, second.teachers) == [owner]
+    assert different_teachers(first.teachers, second.teachers) == [owner]
     assert all(torch.equal(first.student[name], second.student[name]) for name in first.student)
     assert all(torch.equal(a, b) for a, b in zip(left.state().values(), right.state().values()))
 
@@ -157,7 +131,7 @@ def remembers(critic: PateGan, planned: Event) -> None:
 
 def test_the_accountant_forgets_nothing(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     remembers(critic, total_event(SETTINGS, steps=STEPS))
 
 
@@ -178,7 +152,7 @@ def test_violation_an_accountant_that_forgets_is_found(tmp_path, stripes, monkey
             Ledger, "record", lambda self, name, *rest: 0 if "labels 1" in name else original(self, name, *rest)
         )
     critic = make(tmp_path, stripes)
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     with pytest.raises(AssertionError):
         remembers(critic, planned)
 
@@ -194,7 +168,7 @@ def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) 
 def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
     critic = make(tmp_path / "a", stripes)
     before = critic.teachers.shards.table.clone()
-    play(critic, make_generator())
+    play(critic, tiny_generator())
     assert torch.equal(before, critic.teachers.shards.table)
     assert sorted(before.flatten().tolist()) == list(range(96))
     other = make(tmp_path / "b", dataclasses.replace(stripes, images=255 - stripes.images))
@@ -244,7 +218,7 @@ def test_steps_without_a_round_cost_nothing(tmp_path, stripes) -> None:
     """Several generator steps for each round of teachers and student: only rounds release."""
     settings = dataclasses.replace(SETTINGS, generator_updates=2)
     critic = make(tmp_path, stripes, generator_updates=2)
-    play(critic, make_generator(), steps=5)
+    play(critic, tiny_generator(), steps=5)
     assert tally(critic._mechanism.ledger.total()) == tally(total_event(settings, steps=5))
     assert len(critic._mechanism.ledger.entries) == 3 * 2
 
@@ -276,8 +250,8 @@ def test_the_noise_on_both_counts_has_its_scale_and_no_other(tmp_path) -> None:
 
 def test_a_replaced_teacher_moves_two_counts_of_each_fake_by_one(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
-    play(critic, make_generator())
-    images, labels = make_generator().fakes(6, "judged")
+    play(critic, tiny_generator())
+    images, labels = tiny_generator().fakes(6, "judged")
     before = critic.teachers.votes(images, labels)
     assert before.shape == (COUNT, 6)
     changes = []
@@ -294,8 +268,8 @@ def test_a_replaced_teacher_moves_two_counts_of_each_fake_by_one(tmp_path, strip
 
 def test_votes_are_the_signs_of_the_logits_and_nothing_raises(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
-    play(critic, make_generator())
-    images, labels = make_generator().fakes(6, "judged")
+    play(critic, tiny_generator())
+    images, labels = tiny_generator().fakes(6, "judged")
     votes = critic.teachers.votes(images, labels)
     for k in (0, 7):
         params = {name: value[k : k + 1] for name, value in critic.teachers.params.items()}
@@ -319,7 +293,7 @@ def test_the_student_is_taught_the_noisy_majority(tmp_path, stripes, monkeypatch
         return original(params, adam, images, labels, real, settings)
 
     monkeypatch.setattr(pate_gan, "learn_labels", watch)
-    critic.learn(0, make_generator())
+    critic.learn(0, tiny_generator())
     taught = [real for is_student, real in seen if is_student]
     assert len(taught) == SETTINGS.student_updates
     for real in taught:
@@ -366,7 +340,7 @@ def test_the_remedies_are_settings(tmp_path) -> None:
 
 def test_teachers_learn_to_tell_records_from_fakes(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
-    generator = make_generator()
+    generator = tiny_generator()
     for step in range(30):
         critic.teachers.learn(step, generator)
     images, labels = generator.fakes(30, "judged")
@@ -394,7 +368,7 @@ def test_a_generator_follows_what_the_votes_reward(tmp_path, monkeypatch) -> Non
         lambda fake, labels: (fake.mean(dim=(1, 2, 3)) > fake.mean()).long().expand(COUNT, -1),
     )
     monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
-    generator = make_generator(40, learning_rate=1e-2)
+    generator = tiny_generator(40, learning_rate=1e-2)
     before = float(generator.fakes(60, "test")[0].mean())
     play(critic, generator, steps=40)
     assert float(generator.fakes(60, "test")[0].mean()) > before + 0.1
@@ -406,7 +380,7 @@ def test_a_stall_is_logged(tmp_path, monkeypatch) -> None:
     unanimous = torch.zeros(COUNT, 6, dtype=torch.int64)
     monkeypatch.setattr(critic.teachers, "votes", lambda fake, labels: unanimous)
     monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
-    generator, log = make_generator(40, learning_rate=1e-5), []
+    generator, log = tiny_generator(40, learning_rate=1e-5), []
     plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=40, batch_size=8))
     train(plan, critic, generator, after_step=lambda done: log.append(critic.metrics()) or False)
     norms = [row["gradient_norm"] for row in log]
@@ -423,9 +397,9 @@ def test_a_stall_is_logged(tmp_path, monkeypatch) -> None:
 
 
 def test_a_resumed_run_is_the_straight_run(tmp_path, stripes) -> None:
-    straight, generator = make(tmp_path / "a", stripes), make_generator()
+    straight, generator = make(tmp_path / "a", stripes), tiny_generator()
     play(straight, generator)
-    first, other = make(tmp_path / "b", stripes), make_generator()
+    first, other = make(tmp_path / "b", stripes), tiny_generator()
     play(first, other, steps=2)
     saved = {name: value.clone() for name, value in first.state().items()}
     resumed = make(tmp_path / "b", stripes)

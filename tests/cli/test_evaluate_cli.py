@@ -11,10 +11,14 @@ import typer
 from typer.testing import CliRunner
 
 from conftest import tiny_images
-from gswgan.cli.evaluate import evaluate
+from gswgan.cli.evaluate import _Given, evaluate
 from gswgan.cli.main import app as everything
 from gswgan.data import load_data
+from gswgan.data.femnist import Writers
 from gswgan.errors import DataError, PlanError
+from gswgan.training.plan import Facts
+from gswgan.training.planner import make_plan
+from gswgan.training.run_folder import RunFolder
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -164,3 +168,17 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(metrics, "accuracy", stop)
     result = call(digits, "--data", "digits", *QUICK, code=130)
     assert "the same command goes on" in result.stderr
+
+
+def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers = Writers(
+        images=np.zeros((62, 28, 28), np.uint8), labels=np.arange(62), persons=np.arange(62) % 20,
+        ids=tuple(f"writer {index:02}" for index in range(20)),
+    )  # fmt: skip
+    monkeypatch.setattr("gswgan.data.sources.read_femnist_writers", lambda path, split: writers)
+    monkeypatch.setattr("gswgan.data.download.Published.file", lambda self, name: tmp_path / name)
+    for classes in (36, 62):
+        facts = Facts.of(load_data("femnist-writers", classes=classes))
+        RunFolder.create(tmp_path / str(classes), make_plan(facts, epsilon=10, delta=1e-3))
+        train, test = _Given(tmp_path / str(classes), "femnist-writers", None, None).real()
+        assert train.classes == test.classes == classes

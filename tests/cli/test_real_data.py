@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gswgan.cli.main import app
 from gswgan.cli.real_data import EVERYBODY, load_data
 from gswgan.data import clients, make_image_data
-from gswgan.errors import DataError
+from gswgan.errors import DataError, RunError
 from gswgan.evaluation.judge import Judge, train_judge
 from gswgan.training.plan import Facts
 
@@ -61,6 +61,34 @@ def test_who_is_left_out(options: dict[str, Any], sizes: list[int], where: dict[
     assert (facts.records, facts.persons) == (9, 3)  # what is public does not say who belongs
 
 
+def test_somebody_must_belong(where: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"none that belongs.*--min-records"):
+        load_data(**where, min_records=5)
+
+
+def test_a_judge_is_trained_by_a_command(tmp_path: Path, where: dict[str, Any]) -> None:
+    shade = RNG.permutation(np.repeat([20, 200], 60)).astype(np.uint8)
+    images = shade[:, None, None] + RNG.integers(0, 30, (120, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "public.npz", images=images, labels=(shade == 200).astype(np.int64))
+    command = ["judge", "--data", str(tmp_path / "public.npz"), "--classes", "2", "--out", str(tmp_path / "judge.st")]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "108 records, 2 classes" in result.output
+    assert "accuracy:  1.000 on the 12 records" in result.output
+    data = load_data(**where, accuracy="0.939..1", judge=str(tmp_path / "judge.st"))
+    assert [mine.n for _, mine in clients(data)] == [4, 0, 1]
+    with pytest.raises(RunError, match="does not exist yet"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_shards_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:
+    options = ["--data", where["spec"], "--classes", "2", "--group-by", where["group_by"], "--dry-run"]
+    for method in (["--preset", "ensemble"], ["--method", "g-pate"]):
+        assert "3 persons" in _plan(*options, *method)
+        with pytest.raises(DataError, match=r"without records.*kernel critic"):
+            _plan(*options, *method, "--min-records", "2")
+
+
 def test_everybody_is_the_source_alone(where: dict[str, Any]) -> None:
     remembered = {**where, "min_records": 4, "accuracy": "0..1", "judge": "gone"}
     data = load_data(**remembered | EVERYBODY)
@@ -97,7 +125,8 @@ def test_the_plan_speaks_of_persons(tmp_path: Path) -> None:
         for index in range(1 + client % 2):
             Image.new("L", (8, 8), 10 * client).save(tmp_path / "people" / str(client) / "one" / f"{index}.png")
     text = _plan("--data", str(tmp_path / "people"), "--min-records", "2")
-    assert "30 records, 20 persons, 2 classes" in text
+    assert "30 records of 20 persons, 2 classes" in text
+    assert "300 records of 200 persons: noise" in text  # what more data would buy
     assert "one person replaced" in text
 
 
@@ -105,11 +134,11 @@ def test_mnist_by_writer_is_planned_for_539_persons() -> None:
     folder = os.environ.get("GSWGAN_DATA")
     if not folder or not all((Path(folder) / name).is_dir() for name in ("mnist", "qmnist_writers")):
         pytest.skip("GSWGAN_DATA names no folder with mnist and qmnist_writers")
-    assert "60000 records, 539 persons" in _plan("--data", "mnist-writers", "--epsilon", "10", "--delta", "1e-4")
+    assert "60,000 records of 539 persons" in _plan("--data", "mnist-writers", "--epsilon", "10", "--delta", "1e-4")
 
 
 def _plan(*options: str) -> str:
-    result = CliRunner().invoke(app, ["train", *options, "--dry-run"])
+    result = CliRunner().invoke(app, ["train", *options, "--dry-run"], catch_exceptions=False)
     assert result.exit_code == 0, result.exception
     return result.output
 

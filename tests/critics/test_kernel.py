@@ -32,7 +32,7 @@ def exact_sums(data: ImageData, features: RandomFeatures, mechanism_for) -> np.n
     clip = data.classes**-0.5 if by_person else 1.0
     labelled = data.labels is not None
     mechanism = mechanism_for(Contribution(clip_norm=clip, counts=labelled and not by_person))
-    blocks = kernel._person_blocks(data, features) if by_person else kernel._record_blocks(data, features)
+    blocks = kernel._person_blocks(data, features, 0.5) if by_person else kernel._record_blocks(data, features)
     slots, width = (1, data.classes * (features.width + 1)) if by_person else (data.classes, features.width)
     return mechanism._sum(blocks, slots, width).ravel().astype(np.float64) / 2**26
 
@@ -120,9 +120,9 @@ def test_person_sums_move_by_at_most_two_clip_norms(mechanism_for) -> None:
     moved = np.linalg.norm(after - before)
     assert 0.5 < moved <= 2.0  # in units of the clip norm; ten records at once
     # without averaging by the person's own number the same change is far larger
-    raw = sum((rows * 10).flatten() for rows, _ in kernel._person_blocks(data, features))
+    raw = sum((rows * 10).flatten() for rows, _ in kernel._person_blocks(data, features, 0.5))
     other = dataclasses.replace(data, images=images, labels=labels)
-    raw_after = sum((rows * 10).flatten() for rows, _ in kernel._person_blocks(other, features))
+    raw_after = sum((rows * 10).flatten() for rows, _ in kernel._person_blocks(other, features, 0.5))
     assert float((raw - raw_after).norm()) > 2.0
 
 
@@ -137,9 +137,9 @@ def test_infinite_pixels_and_invalid_labels_do_not_raise(mechanism_for) -> None:
     assert np.linalg.norm(total[2, :4].astype(float)) <= 2.0**26
     # a person's table with invalid labels
     data = dataclasses.replace(tiny_images(6), persons=np.zeros(6, np.int64), labels=np.array([0, -5, 99, 1, 2, 0]))
-    (table, _), *_ = kernel._person_blocks(data, RandomFeatures(SETTINGS, 1, 8, CPU))
+    (table, _), *_ = kernel._person_blocks(data, RandomFeatures(SETTINGS, 1, 8, CPU), 0.5)
     assert torch.isfinite(table).all()
-    assert table.view(3, -1)[:, -1].sum() == pytest.approx(4 / 6)
+    assert table.view(3, -1)[:, -1].sum() == pytest.approx(0.5 * 4 / 6)
 
 
 def distance(features: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -210,6 +210,18 @@ def test_the_released_means_are_those_of_the_data(mechanism_for, stripes: ImageD
     people = dataclasses.replace(stripes, persons=np.arange(96) // 2)
     by_person = embed(people, features, mechanism_for(Contribution(clip_norm=10.0), noise_std=1e-9))
     assert torch.allclose(by_person.means(), released.means(), atol=1e-5)  # people with equally many records
+    assert by_person.counts.sum() == pytest.approx(48, rel=1e-5)  # persons
+    assert by_person.count_noise_std == pytest.approx(1e-9 / 0.3)  # with so little noise counts weigh the least
+
+
+def test_counts_weigh_just_enough_to_be_told_from_the_noise() -> None:
+    assert kernel.count_weight(539, 10, 0.455) == 0.3  # MNIST's writers at epsilon 10, delta 1e-4
+    assert kernel.count_weight(12, 3, 0.5) == 1.0  # few persons: as if nothing were to be saved
+    weight = kernel.count_weight(60, 36, 0.455)  # FEMNIST's
+    assert 0.3 < weight < 1.0
+    length = np.sqrt(36) * np.hypot(weight, np.sqrt(0.4)) / 36  # of a person with records of all classes alike
+    count = 60 * weight / 36 / length  # of a class, in clip norms, when everybody is clipped
+    assert count / 0.455 == pytest.approx(3 * kernel.RARE)
 
 
 @pytest.fixture

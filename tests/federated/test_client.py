@@ -13,8 +13,10 @@ from rounds import make_clients, people, run_killed, small_plan
 from gswgan.critics.kernel import RandomFeatures, _person_blocks
 from gswgan.data import clients
 from gswgan.federated import client as module
-from gswgan.federated.client import Cap, Client, Memory, memories
+from gswgan.federated.client import Cap, Client, Memory, client_of, memories
 from gswgan.federated.messages import pack, question, unpack, width
+from gswgan.federated.simulation import split_data
+from gswgan.federated.trust import weight_of_counts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, clip_to_grid
 
@@ -29,7 +31,8 @@ def lines(home: Path) -> int:
 def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path: Path):
     plan = small_plan(DATA)
     features = RandomFeatures(plan.critic, 1, 8, torch.device("cpu"))
-    central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in _person_blocks(DATA, features)]
+    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in blocks]
     for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
         assert np.array_equal(unpack(client.sums(plan), plan), row.numpy())
 
@@ -45,7 +48,8 @@ def test_a_noisy_answer_has_its_noise(tmp_path: Path):
     plan = small_plan(DATA, trust="untrusted-server")
     clear = small_plan(DATA)
     features = RandomFeatures(clear.critic, 1, 8, torch.device("cpu"))
-    rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in _person_blocks(DATA, features)]
+    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in blocks]
     noise = np.concatenate([
         unpack(client.sums(plan), plan) - row
         for client, row in zip(make_clients(tmp_path, DATA, plan).values(), rows)
@@ -187,3 +191,32 @@ def test_ids_with_any_character_have_a_memory_of_their_own(tmp_path: Path):
         Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).sums(plan)
     assert [memory.client for memory in memories(tmp_path / "state")] == sorted(names)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_client_that_does_not_belong_answers_with_zeros_and_counts_it(tmp_path: Path):
+    plan = small_plan(DATA)
+    ((name, mine), *_) = clients(DATA)
+    np.savez(tmp_path / "mine.npz", images=mine.images[:, 0], labels=mine.labels)
+    common = {
+        "client": name, "data": str(tmp_path / "mine.npz"), "classes": 3, "trust": "trusted-aggregator",
+        "epsilon": 20.0, "delta": 1e-5,
+    }  # fmt: skip
+    inside, outside = (
+        client_of({**common, "state": str(tmp_path / str(least)), "min-records": least})
+        for least in (mine.n, mine.n + 1)
+    )
+    expected = make_clients(tmp_path / "state", DATA, plan)[name].sums(plan)
+    assert inside.reply(question(plan))["sums"] == expected
+    assert outside.reply(question(plan))["sums"] == bytes(len(expected))
+    assert lines(inside.home) == lines(outside.home) == 1  # who looks on cannot tell them apart by the books either
+
+
+def test_a_simulation_chooses_its_clients_as_the_centralized_trainer_does(tmp_path: Path):
+    rows = DATA.persons != 3
+    rows[np.flatnonzero(DATA.persons == 3)[:2]] = True  # person 03 has two records, all others seven
+    np.savez(tmp_path / "all.npz", images=DATA.images[rows, 0], labels=DATA.labels[rows])
+    (tmp_path / "ids.txt").write_text("\n".join(DATA.person_ids[person] for person in DATA.persons[rows]))
+    where = {"spec": str(tmp_path / "all.npz"), "classes": 3, "group_by": str(tmp_path / "ids.txt"), "min_records": 3}
+    parts = dict(clients(split_data(where)))
+    assert [name for name, mine in parts.items() if mine.n == 0] == ["person 03"]
+    assert list(parts) == list(DATA.person_ids)

@@ -49,7 +49,10 @@ def test_a_plan_for_real_clients_is_made_from_public_facts(tmp_path: Path):
     names = tmp_path / "clients.txt"
     names.write_text("\n".join(f"client {index}" for index in range(40)))
     facts = ("--clients", names, "--classes", 3, "--image-size", 8, "--out", tmp_path / "run")
-    assert "it takes" in call("plan", *facts, "--dry-run")
+    shown = call("plan", *facts, "--dry-run")
+    assert "it takes" in shown
+    assert "federated: 40 persons, 3 classes" in shown  # how many records they have is not known
+    assert "records" not in shown
     assert not (tmp_path / "run").exists()
     call("plan", *facts, "--epsilon", 8, "--delta", 1e-4, "--deadline", 50)
     held = Round(RunFolder(tmp_path / "run"))
@@ -81,14 +84,16 @@ def test_the_flower_app_names_what_exists():
     ("--clients", 50),  # nowhere to put it
     ("--clients", 1, "--dry-run"),
     ("--clients", 50, "--trust", "nobody", "--dry-run"),
+    ("--clients", 50, "--min-records", 3, "--dry-run"),  # nobody in particular to choose
 ])  # fmt: skip
 def test_what_cannot_be_simulated_is_refused(arguments: tuple[object, ...]):
     with pytest.raises(GswganError):
         call("simulate", *arguments)
 
 
-@pytest.mark.skipif(HAS_FLOWER, reason="Flower is installed")
-def test_without_flower_the_message_says_what_to_install(tmp_path: Path):
+def test_without_flower_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
     with pytest.raises(GswganError, match=r"gswgan\[federated\]"):
         call("simulate", "--clients", 12, "--epsilon", 100, "--steps", 2, "--out", tmp_path / "run")
 
@@ -103,9 +108,8 @@ def _marked(mark: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+@pytest.mark.parametrize("trust", ["trusted-aggregator", pytest.param("untrusted-server", marks=pytest.mark.slow)])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
     command = [
         sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",

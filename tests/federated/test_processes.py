@@ -22,17 +22,19 @@ import numpy as np
 import pytest
 from rounds import people
 
+from gswgan.critics.kernel import Embedding
 from gswgan.data import clients
 from gswgan.federated.client import home_of
 from gswgan.federated.round import Round
-from gswgan.federated.trust import make_federated_plan
+from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Facts
 from gswgan.training.run_folder import RunFolder
 
 pytest.importorskip("flwr")
 BIN = Path(sys.executable).parent
-DEADLINE = 330.0
+DEADLINE = 240.0
 
 KILLED = ["hang before", "hang after", "killed later"]
 WRONG = ["nan", "infinity", "shape", "long"]
@@ -130,14 +132,18 @@ class Federation:
         )  # fmt: skip
         wait(lambda: is_open(self.port), 120, "the SuperLink")
 
-    def node(self, name: str, client: str, fault: str) -> None:
+    def node(
+        self, name: str, client: str, fault: str, *, trust: str = "trusted-aggregator", cap: float = 100.0
+    ) -> None:
         if name not in self.wires:
             self.wires[name] = Forwarder(self.port)
         config = {
             "client": client, "data": str(self.root / f"{client}.npz"), "state": str(self.root / "state" / name),
-            "trust": "trusted-aggregator", **({} if fault in ("plain", "killed later") else {"fault": fault}),
+            "trust": trust, "neighbours": "zeroed" if trust == "trusted-aggregator" else "replace-one",
         }  # fmt: skip
-        text = " ".join(f'{key}="{value}"' for key, value in config.items()) + " classes=3 epsilon=100.0 delta=1e-5"
+        if fault not in ("plain", "killed later"):
+            config |= {"fault": fault, "until": str(self.root / "RUN/private/closed.json")}
+        text = " ".join(f'{key}="{value}"' for key, value in config.items()) + f" classes=3 epsilon={cap} delta=1e-5"
         self.start(
             name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.wires[name].port}",
             "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", text,
@@ -151,11 +157,23 @@ class Federation:
         command = [str(BIN / "flwr"), "run", str(app), "here", "--run-config", f'run="{self.root / "RUN"}"']
         subprocess.run(command, env=self.environment, cwd=self.root, check=True, capture_output=True, timeout=60)
 
+    def bytes_on_the_wire(self) -> dict[str, dict[str, int]]:
+        """What each node has sent and received, printed for docs/federated.md (pytest -s)."""
+        found = {name: {"up": wire.up, "down": wire.down} for name, wire in self.wires.items()}
+        print(json.dumps(found))
+        return found
+
     def stop(self) -> None:
         for name in list(self.running):
             self.kill(name)
         for wire in self.wires.values():
             wire.close()
+
+
+def rows_of(folder: RunFolder) -> list[dict[str, str]]:
+    """What came in, as the server has logged it."""
+    log = folder.private / "answers.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def is_open(port: int) -> bool:
@@ -190,8 +208,7 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     homes = {fault: home_of(root / "state" / fault, client) for client, fault in names.items()}
 
     def rows() -> list[dict[str, str]]:
-        log = folder.private / "answers.jsonl"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return rows_of(folder)
 
     def taken() -> dict[str, str]:
         return {row["client"]: row["digest"] for row in rows() if "digest" in row}
@@ -217,11 +234,12 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
         federation.node(fault, by_fault[fault], fault)
     federation.hold()
     wait(lambda: len(taken()) == 4, 120, "the clients that came back")
-    for name, fault in [
-        *zip(WRONG, WRONG),
-        ("twice", "plain"),
-        ("twice again", "twice"),
-    ]:  # a second node, another answer
+    for fault in WRONG:
+        federation.node(fault, by_fault[fault], fault)
+    wait(lambda: {row["client"] for row in rows()} >= {by_fault[fault] for fault in WRONG}, 150, "wrong answers")
+    for fault in WRONG:
+        federation.kill(fault)
+    for name, fault in [("twice", "plain"), ("twice again", "twice")]:  # a second node, another answer
         client = by_fault[name.removesuffix(" again")]
         seen = sum(row["client"] == client for row in rows())
         federation.node(name, client, fault)
@@ -242,8 +260,77 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
         assert len(read_ledger(ledger)[1]) == 1, fault
     assert len(read_ledger(folder.ledger)[1]) == 1
     assert json.loads(folder.privacy.read_text())["open_to"][0]["observer"] == "server"
-    wires = {name: {"up": wire.up, "down": wire.down} for name, wire in federation.wires.items()}
-    print(json.dumps(wires, indent=1))  # for docs/federated.md: pytest -s
-    payload = 3 * (plan.critic.features + 1) * 4
-    assert all(payload < wires[fault]["up"] < 20 * payload for fault in ("plain", "nan"))
+    wires = federation.bytes_on_the_wire()
+    once, payload = ("nan", "infinity", "shape", "long", "twice"), 3 * (plan.critic.features + 1) * 4
+    for name in once:  # joined, was asked, answered once, and left
+        assert payload <= wires[name]["up"] < payload + 30_000, name
+        assert wires[name]["down"] < 15_000, name
     assert RunFolder(folder.root).is_finished
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federation):
+    """Every client adds its own noise, so what was counted can be told exactly: the release is the answers' sum."""
+    faults = ["plain", "second", "third", "killed later", "far", "late"]
+    root, data = federation.root, people(len(faults))
+    for name, mine in clients(data):
+        np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
+    plan = make_federated_plan(Facts.of(data), trust="untrusted-server", epsilon=500, steps=20)
+    folder = Round.create(root / "RUN", plan, data.person_ids, 120.0).folder
+    by_fault = dict(zip(faults, data.person_ids))
+    homes = {fault: home_of(root / "state" / fault, client) for fault, client in by_fault.items()}
+
+    def node(fault: str) -> None:
+        kind = fault if fault in ("far", "late") else "plain"
+        federation.node(fault, by_fault[fault], kind, trust="untrusted-server", cap=500.0)
+
+    federation.link()
+    for fault in faults:
+        node(fault)
+    federation.hold()
+    wait(lambda: {row["client"] for row in rows_of(folder)} >= {*data.person_ids} - {by_fault["late"]}, 140, "answers")
+    federation.kill("killed later")
+    (kept,) = homes["killed later"].glob("*/answer.bin")
+    before = kept.read_bytes()
+    node("killed later")
+    wait(lambda: sum(row["client"] == by_fault["killed later"] for row in rows_of(folder)) > 1, 140, "it again")
+    wait(lambda: folder.is_finished and not folder.key.exists(), 300, "the end of the run")
+    log = root / "link.log"
+    wait(lambda: "Message TTL has expired" in log.read_text(), 60, "the SuperLink's refusal of the late answer")
+    released = folder.embedding.read_bytes()
+
+    counted = json.loads((folder.private / "closed.json").read_text())["answers"]
+    assert set(counted) == {by_fault[fault] for fault in faults if fault not in ("far", "late")}
+    assert kept.read_bytes() == before
+    refused = {row["client"]: row["refused"] for row in rows_of(folder) if "refused" in row}
+    assert "too large" in refused[by_fault["far"]]
+    assert "the same" in refused[by_fault["killed later"]]
+    total = np.zeros(3 * (plan.critic.features + 1), np.int64)
+    for fault in faults:
+        if by_fault[fault] in counted:
+            (answer,) = homes[fault].glob("*/answer.bin")
+            total += np.frombuffer(answer.read_bytes(), "<i8")
+    embedding = Embedding.load(folder.embedding)
+    table = total.reshape(3, -1) * (plan.privacy.clip_norm * 2.0**-GRID_BITS)
+    assert np.array_equal(embedding.sums.numpy(), table[:, :-1])
+    assert np.array_equal(embedding.counts.numpy(), table[:, -1] / weight_of_counts(plan))
+    for fault in faults:  # also the late one has counted what it was about to send
+        (ledger,) = homes[fault].glob("*/ledger.jsonl")
+        (entry,) = read_ledger(ledger)[1]
+        assert entry.event == plan.privacy.event, fault
+    told = json.loads(folder.privacy.read_text())
+    assert told["open_to"] == []
+    assert [cost["observer"] for cost in told["guarantees"]] == ["server", "public"]
+    assert {cost["neighbours"] for cost in told["guarantees"]} == {"replace-one"}
+
+    wires = federation.bytes_on_the_wire()
+    for fault in ("plain", "second", "third"):  # what it sends, and minutes of polling
+        assert total.nbytes < wires[fault]["up"] < total.nbytes + 100_000, fault
+        assert wires[fault]["down"] < 30_000, fault
+    finished = log.read_text().count("Finished task")
+    federation.hold()  # the round is over: the same command asks nobody, and releases nothing
+    wait(lambda: log.read_text().count("Finished task") > finished, 120, "the second run")
+    assert folder.embedding.read_bytes() == released
+    assert json.loads((folder.private / "closed.json").read_text())["answers"] == counted
+    assert by_fault["late"] not in {row["client"] for row in rows_of(folder)}

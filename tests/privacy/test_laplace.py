@@ -33,6 +33,7 @@ from gswgan.privacy import (
     VoteMechanism,
     calibrate,
 )
+from gswgan.privacy.accountant import _compose_many
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.events import from_json, gaussian_of, tally, to_json, unsampled
 from gswgan.privacy.ledger import read_ledger
@@ -408,3 +409,17 @@ def test_the_same_votes_again_are_the_same_bytes_and_others_are_another_release(
     # the noise of another scale is drawn anew, too: else two runs would give the counts away
     wider = votes_mechanism(tmp_path, ballot, scale=8.0).release("step 1", votes)
     assert not np.isclose((wider - resumed.counts(votes)) / 2, first - resumed.counts(votes), atol=1e-6).any()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 1000, 9999, 10_003])
+def test_composing_in_two_stages_is_composing_at_once(times: int) -> None:
+    """None is forgotten: not the rest of a division either."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    scale = max(0.5, math.sqrt(times) / 1.5)
+    one = pld.from_laplace_mechanism(scale, value_discretization_interval=1e-3 / scale)
+    found, whole = _compose_many(one, times), one.self_compose(times)
+    for delta in (1e-5, 1e-2):
+        assert found.get_epsilon_for_delta(delta) == pytest.approx(whole.get_epsilon_for_delta(delta), rel=1e-6)
+    fewer = one.self_compose(times - 1).get_epsilon_for_delta(1e-5) if times > 1 else 0.0
+    assert found.get_epsilon_for_delta(1e-5) > fewer

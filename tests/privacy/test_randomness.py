@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binomtest, kstest
 
-from gswgan.privacy import Streams
+from gswgan.privacy import Streams, randomness
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.randomness import create_key, erase_key, load_key, write_durably
 
@@ -127,6 +127,18 @@ def test_noise_is_a_real_gaussian_rounded_exactly(scale: float, monkeypatch: pyt
             assert upper(mpmath.mpf(size) + 0.5) < tail, "the draw lies below the cell's upper end"
             assert size == 0 or tail <= upper(mpmath.mpf(size) - 0.5), "and above its lower end"
         assert integer == 0 or (integer < 0) == bool(word & 1)
+
+
+def test_threads_change_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not where 63 bits do not decide: a large slack leaves many draws open."""
+    monkeypatch.setattr(randomness, "FLOAT_SLACK", 2.0**-36)
+    found = []
+    for cores in (1, 6, 7):
+        monkeypatch.setattr(randomness.os, "cpu_count", lambda cores=cores: cores)
+        found.append(Streams.public(0).rounded_gaussian((4 * randomness.PART + 3,), 2.0**24, "noise"))
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    assert found[0].std() == pytest.approx(2.0**24, rel=0.02)
 
 
 def test_a_key_is_fresh_private_and_not_overwritten(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_person_unit_is_stated_and_bounded() -> None:
     facts = dataclasses.replace(MNIST, persons=539)
     plan = make_plan(facts, delta=1e-3)
     assert plan.guarantee.unit == "person"
-    assert plan.privacy.clip_norm == pytest.approx(10**-0.5)
-    assert plan.privacy.contribution.sensitivity("replace-one") == pytest.approx(2 * 10**-0.5)
+    assert plan.privacy.clip_norm == pytest.approx(0.7 * 10**-0.5)
+    assert plan.privacy.contribution.sensitivity("replace-one") == pytest.approx(1.4 * 10**-0.5)
     assert not plan.privacy.counts  # they are inside the person's clipped table
     assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.shards <= 539
 

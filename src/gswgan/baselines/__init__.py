@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswgan.baselines import dp_merf, dp_sgd_gan, g_pate, gan, pate_gan
+from gswgan.baselines import dp_merf, dp_merf_ae, dp_sgd_gan, g_pate, gan, pate_gan
 from gswgan.errors import PlanError, short
 from gswgan.training import gs_wgan
 from gswgan.training.method import Method
@@ -12,6 +12,7 @@ METHODS: dict[str, Method] = {
     for method in (
         gs_wgan.METHOD,
         dp_merf.METHOD,
+        dp_merf_ae.METHOD,
         dp_sgd_gan.METHOD,
         g_pate.METHOD,
         pate_gan.METHOD,

@@ -74,23 +74,14 @@ class DiscriminatorCritic(ABC):
 
     can_be_captured = False
 
-    def __init__(
-        self,
-        *,
-        image_size: int,
-        channels: int,
-        classes: int,
-        width: int,
-        learning_rate: float,
-        betas: tuple[float, float],
-        public: Streams,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, settings: Any, *, public: Streams, device: torch.device, **shape: int) -> None:
+        """`settings` have a width, a learning rate and betas; `shape` is that of the images, with the classes."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(public.integer("discriminator weights"))
-            network = Discriminator(image_size=image_size, channels=channels, classes=classes, width=width)
-        self.discriminator, self.device = network.to(device), device
-        self.adam = torch.optim.Adam(self.discriminator.parameters(), lr=learning_rate, betas=betas)
+            network = Discriminator(width=settings.width, **shape)
+        self.settings, self.device = settings, device
+        self.discriminator = network.to(device)
+        self.adam = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, betas=settings.betas)
         self.images = self.labels = torch.zeros(1)
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
@@ -109,13 +100,6 @@ class DiscriminatorCritic(ABC):
         """Images in [0, 1] and one-hot labels of these records."""
         index = torch.from_numpy(members).to(self.device)
         return self.images[index].to(torch.float32) / 255, self.discriminator.codes(self.labels[index])
-
-    def descend(self, gradient: Tensor) -> None:
-        """One step of Adam with the gradient of all parameters, [P]."""
-        parameters = list(self.discriminator.parameters())
-        for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters])):
-            parameter.grad = part.view_as(parameter)
-        self.adam.step()
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Gradient of B x the generator's loss with respect to each fake, through the discriminator as it is."""

@@ -18,6 +18,7 @@ from gswgan.baselines.generator import is_tiny
 from gswgan.critics.kernel import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
+from gswgan.privacy.claims import Claim
 from gswgan.training import gs_wgan
 from gswgan.training.defaults import Defaults
 from gswgan.training.gs_wgan import kernel_draft, kernel_privacy
@@ -79,6 +80,12 @@ def _part(draft: Draft) -> Any:
     return minibatch if isinstance(draft.critic, MinibatchSettings) else gs_wgan
 
 
+def claimed(draft: Draft, delta: float) -> Claim | None:
+    """The GS-WGAN paper's figure for its run."""
+    settings = draft.critic
+    return minibatch.claimed(settings, draft.facts, delta) if isinstance(settings, MinibatchSettings) else None
+
+
 METHOD = Method(
     name="dp-merf",
     about="DP-MERF (Harder, Adamczewski, Park 2021): noisy mean embeddings under random features",
@@ -90,5 +97,5 @@ METHOD = Method(
     words=lambda draft: _part(draft).words(draft),
     check=lambda plan: minibatch.check(plan) if _part(plan) is minibatch else gs_wgan.check_kernel(plan),
     own_noise=lambda preset: 2 * PAPER_NOISE_SCALE if preset == "paper" else None,
-    claimed=lambda draft, delta: minibatch.claimed(draft, delta) if _part(draft) is minibatch else None,
+    claimed=claimed,
 )

@@ -22,7 +22,7 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
-from gswgan.privacy.claims import MAX_ORDER, Claim, subsampled_rdp
+from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
 from gswgan.training.method import Tools
 from gswgan.training.plan import Draft, Facts, Plan
@@ -58,9 +58,14 @@ def batch_event(settings: MinibatchSettings, facts: Facts) -> Sampled:
     return Sampled(rate=settings.rate(facts), event=gaussian)
 
 
-def total(draft: Draft, steps: int) -> Event:
+def total_event(settings: MinibatchSettings, facts: Facts, steps: int) -> Event:
     """One release a step."""
-    return Repeated(event=batch_event(draft.critic, draft.facts), times=min(steps, draft.critic.releases))
+    return Repeated(event=batch_event(settings, facts), times=min(steps, settings.releases))
+
+
+def total(draft: Draft, steps: int) -> Event:
+    """The first so many steps of a run."""
+    return total_event(draft.critic, draft.facts, steps)
 
 
 def check(plan: Plan) -> None:
@@ -74,19 +79,9 @@ def check(plan: Plan) -> None:
         raise PlanError("features", settings.features, "an even number of at least 2")
 
 
-def claimed(draft: Draft, delta: float) -> Claim:
-    """The GS-WGAN paper's figure: the bound of Wang et al. 2019, at the noise scale (10.02 for its MNIST run)."""
-    settings: MinibatchSettings = draft.critic
-    sample, rate = Gaussian(noise_std=settings.noise_scale, sensitivity=1.0), settings.rate(draft.facts)
-    epsilon = min(
-        settings.releases * subsampled_rdp(sample, rate, order) + math.log(1 / delta) / (order - 1)
-        for order in range(2, MAX_ORDER + 1)
-    )
-    accounting = (
-        f"the GS-WGAN paper's: {settings.releases} batches drawn without replacement at rate {rate:.3g}, by the bound "
-        "of Wang et al. 2019; here records take part by secret coins, and the cost of that is known exactly"
-    )
-    return Claim(epsilon=epsilon, delta=delta, accounting=accounting)
+def claimed(settings: MinibatchSettings, facts: Facts, delta: float) -> Claim:
+    """The GS-WGAN paper's figure (10.02 for its run of DP-MERF on MNIST)."""
+    return claimed_minibatches(settings.noise_scale, rate=settings.rate(facts), releases=settings.releases, delta=delta)
 
 
 class MinibatchCritic(KernelCritic):
@@ -133,16 +128,20 @@ class MinibatchCritic(KernelCritic):
         return {"participants": self._participants, **super().metrics()}
 
 
-def make_critic(plan: Plan, tools: Tools) -> MinibatchCritic:
-    """The critic behind the mechanism that records what is accounted for."""
-    settings: MinibatchSettings = plan.critic
+def critic_on(features: RandomFeatures, settings: MinibatchSettings, facts: Facts, tools: Tools) -> MinibatchCritic:
+    """A critic on these features behind the mechanism that records what is accounted for."""
     mechanism = GaussianMechanism(
-        contribution=RECORD, event=batch_event(settings, plan.facts), ledger=tools.ledger, streams=tools.secret
+        contribution=RECORD, event=batch_event(settings, facts), ledger=tools.ledger, streams=tools.secret
     )
+    return MinibatchCritic(features, mechanism, rate=settings.rate(facts), classes=facts.classes, secret=tools.secret)
+
+
+def make_critic(plan: Plan, tools: Tools) -> MinibatchCritic:
+    """The critic on features of pixels."""
+    settings: MinibatchSettings = plan.critic
     kernel = KernelSettings(features=settings.features, length_scales=(settings.length_scale,), seed=settings.seed)
     features = RandomFeatures(kernel, plan.facts.channels, plan.facts.image_size, tools.device)
-    rate, classes = settings.rate(plan.facts), plan.facts.classes
-    return MinibatchCritic(features, mechanism, rate=rate, classes=classes, secret=tools.secret)
+    return critic_on(features, settings, plan.facts, tools)
 
 
 def words(draft: Draft) -> str:

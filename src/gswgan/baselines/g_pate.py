@@ -33,8 +33,8 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Ballot, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
-from gswgan.training.method import Method, Tools, Wish
-from gswgan.training.plan import Draft, Plan, TrainingSettings
+from gswgan.training.method import Method, Wish
+from gswgan.training.plan import Draft, TrainingSettings
 
 DISCRIMINATOR = EnsembleSettings(width=32, updates=1, learning_batch=30, learning_rate=1e-3, betas=(0.5, 0.999))
 """How a teacher learns, as far as the GS-WGAN paper and G-PATE's code say it."""
@@ -174,12 +174,13 @@ class GPate:
 def draft(wish: Wish, noise: float) -> Draft:
     """The paper's settings, with `noise` on the votes and six times as much on the check (600 and 100).
 
-    Tiny images: small teachers that learn quickly, a small latent code, few steps, as for GS-WGAN's ensemble.
+    Few steps, or the noise would drown the votes. Tiny images: small teachers that learn quickly, a small latent code.
     """
     paper, tiny = GPateSettings(), is_tiny(wish.facts)
+    teacher = TINY_DISCRIMINATOR if tiny else replace(paper.discriminator, updates=2)
     critic = replace(
         paper,
-        discriminator=TINY_DISCRIMINATOR if tiny else paper.discriminator,
+        discriminator=replace(teacher, precision="bfloat16") if wish.device.startswith("cuda") else teacher,
         teachers=number_of_teachers(wish, most=paper.teachers),
         vote_noise=noise,
         check_noise=noise * paper.check_noise / paper.vote_noise,
@@ -191,20 +192,7 @@ def draft(wish: Wish, noise: float) -> Draft:
         critic=critic,
         generator=gan_generator(wish, tiny_latent=2),
         optimizer=OptimizerSettings(learning_rate=2e-3 if tiny else 1e-3, betas=(0.5, 0.9), decay=True, average=0.95),
-        training=TrainingSettings(steps=wish.steps or (100 if tiny else 1000), batch_size=30),
-    )
-
-
-def make_critic(plan: Plan, tools: Tools) -> GPate:
-    """The teachers behind their votes."""
-    return GPate(
-        plan.critic,
-        **tools.shape,
-        batch_size=plan.training.batch_size,
-        ledger=tools.ledger,
-        public=tools.public,
-        secret=tools.secret,
-        device=tools.device,
+        training=TrainingSettings(steps=wish.steps or (100 if tiny else 200), batch_size=30),
     )
 
 
@@ -224,7 +212,7 @@ METHOD = Method(
     presets=("default",),
     draft=draft,
     total=lambda draft, steps: total_event(draft.critic, steps=steps, batch_size=draft.training.batch_size),
-    critic=make_critic,
+    critic=lambda plan, tools: GPate(plan.critic, batch_size=plan.training.batch_size, **tools.for_votes),
     words=words,
     check=check_teachers,
     takes_shards=True,

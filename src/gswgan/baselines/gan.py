@@ -35,27 +35,9 @@ class GANSettings:
 class GAN(DiscriminatorCritic):
     """A discriminator that shows the generator what it has seen. There is no barrier here."""
 
-    def __init__(
-        self,
-        settings: GANSettings,
-        *,
-        image_size: int,
-        channels: int,
-        classes: int,
-        public: Streams,
-        device: torch.device,
-    ) -> None:
-        super().__init__(
-            image_size=image_size,
-            channels=channels,
-            classes=classes,
-            width=settings.width,
-            learning_rate=settings.learning_rate,
-            betas=settings.betas,
-            public=public,
-            device=device,
-        )
-        self.settings, self._public, self._loss = settings, public, torch.zeros(())
+    def __init__(self, settings: GANSettings, *, public: Streams, device: torch.device, **shape: int) -> None:
+        super().__init__(settings, public=public, device=device, **shape)
+        self._public, self._loss = public, torch.zeros(())
 
     def learn(self, step: int, generator: Generator) -> None:
         """Updates on batches of records and of fakes, as in the GAN of Goodfellow et al. 2014."""
@@ -79,7 +61,7 @@ class GAN(DiscriminatorCritic):
 def draft(wish: Wish, noise: float) -> Draft:
     """There is no noise. Few steps for tiny images, as for all methods; as many as a small GAN needs for others."""
     tiny = is_tiny(wish.facts)
-    steps, rate = (3000, 2e-3) if tiny else (20_000, 2e-4)
+    steps, rate = (3000, 2e-3) if tiny else (10_000, 2e-4)
     return Draft(
         method="gan",
         preset=wish.preset,

@@ -36,8 +36,8 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Ballot, Event, Ledger, Repeated, Streams, VoteMechanism
-from gswgan.training.method import Method, Tools, Wish
-from gswgan.training.plan import Draft, Plan, TrainingSettings
+from gswgan.training.method import Method, Wish
+from gswgan.training.plan import Draft, TrainingSettings
 
 FAKE, REAL = 0, 1
 
@@ -254,19 +254,7 @@ def draft(wish: Wish, noise: float) -> Draft:
         critic=critic,
         generator=gan_generator(wish),
         optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas),
-        training=TrainingSettings(steps=wish.steps or (100 if tiny else 1000), batch_size=critic.batch_size),
-    )
-
-
-def make_critic(plan: Plan, tools: Tools) -> PateGan:
-    """The teachers behind their votes, and the student in front."""
-    return PateGan(
-        plan.critic,
-        **tools.shape,
-        ledger=tools.ledger,
-        public=tools.public,
-        secret=tools.secret,
-        device=tools.device,
+        training=TrainingSettings(steps=wish.steps or (100 if tiny else 500), batch_size=critic.batch_size),
     )
 
 
@@ -286,7 +274,7 @@ METHOD = Method(
     presets=("default",),
     draft=draft,
     total=lambda draft, steps: total_event(draft.critic, steps=steps),
-    critic=make_critic,
+    critic=lambda plan, tools: PateGan(plan.critic, **tools.for_votes),
     words=words,
     check=check_teachers,
     takes_shards=True,

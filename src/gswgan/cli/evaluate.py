@@ -128,6 +128,7 @@ class _Given:
     def real(self) -> tuple[ImageData, ImageData | None]:
         """Training and held-out data; None where there is no held-out part."""
         from gswgan.cli.real_data import load_data, load_held_out
+        from gswgan.data.download import FEMNIST_WRITERS
         from gswgan.data.sources import NAMES
 
         where: dict[str, Any] = {"spec": self.data, "classes": self.classes}
@@ -136,7 +137,8 @@ class _Given:
         elif self.folder is not None:
             facts = self.folder.plan().facts
             where |= {"image_size": facts.image_size, "labels": facts.classes > 1}
-            where["classes"] = None if self.data in NAMES or facts.classes == 1 else facts.classes
+            stated = facts.classes == 1 or (self.data in NAMES and self.data != FEMNIST_WRITERS.name)
+            where["classes"] = None if stated else facts.classes  # FEMNIST has 62 classes, or 36
         train = load_data(**where)
         if self.folder is not None and train.classes != self.folder.plan().facts.classes:
             known = self.folder.plan().facts.classes

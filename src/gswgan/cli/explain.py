@@ -76,7 +76,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "",
         "What it does not cover",
         "  - private/, and anything printed with --show-private;",
-        f"  - public facts: that the data set exists, {plan.facts.records} records, its classes and image size;",
+        f"  - public facts: that the data set exists, {plan.facts.size}, its classes and image size;",
         "  - other runs on the same data: their costs add up;",
         "  - choices made by looking at this data: settings, seeds, which run to publish.",
     ]

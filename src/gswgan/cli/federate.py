@@ -53,6 +53,10 @@ def simulate(
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     group_by: Annotated[Path | None, typer.Option(
         help="A file with one person id a record.", rich_help_panel=_DATA)] = None,
+    min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
+    accuracy: Annotated[str | None, typer.Option(
+        metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
+    judge: Annotated[Path | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     trust: TrustOption = "trusted-aggregator",
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -80,6 +84,10 @@ def simulate(
     spec = data if data in NAMES else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size}
     where["group_by"] = None if group_by is None else str(group_by.absolute())
+    where |= {"min_records": min_records, "accuracy": accuracy}
+    where["judge"] = None if judge is None else str(judge.absolute())
+    if clients is not None and (min_records, accuracy, judge) != (None, None, None):
+        raise PlanError("clients", clients, "real persons to choose from", "Leave --min-records and --accuracy out.")
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
     images = split_data(where, spread)
     if images.persons is None:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gswgan.cli import audit, benchmark, evaluate, export, federate, privacy, report, sample, train
+from gswgan.cli import audit, benchmark, evaluate, export, federate, judge, privacy, report, sample, train
 from gswgan.errors import GswganError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command(name="sample")(sample.sample)
 app.command(name="export")(export.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="benchmark")(benchmark.benchmark)
+app.command(name="judge")(judge.judge)
 app.command(name="report")(report.report)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")

@@ -17,9 +17,8 @@ from gswgan.training.planner import make_draft
 def describe(plan: Plan) -> str:
     """The plan on a few lines: everything that matters for the guarantee, then the rest."""
     facts, training = plan.facts, plan.training
-    persons = f", {facts.persons} persons" if facts.persons else ""
     lines = [
-        f"data:      {facts.data}: {facts.records} records{persons}, {facts.classes} classes, "
+        f"data:      {facts.data}: {facts.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",
         f"critic:    {plan.recipe.words(plan)}",
@@ -47,7 +46,7 @@ def outlook(plan: Plan) -> str:
     for factor in (0.1, 1, 10):
         facts = _scaled(plan.facts, factor)
         privacy = _privacy_for(plan, facts)
-        lines.append(f"  {facts.records:>12,} records: {_noise(plan, facts, privacy)}")
+        lines.append(f"  {facts.size:>20}: {_noise(plan, facts, privacy)}")
     return "\n".join(lines)
 
 

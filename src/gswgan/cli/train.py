@@ -44,14 +44,15 @@ def train(
         help="Leave out persons at whose records --judge is outside (the paper: 0.939..1, or 0..0.882).",
         rich_help_panel=_DATA)] = None,
     judge: Annotated[Path | None, typer.Option(
-        help="The file of a classifier trained on public data.", rich_help_panel=_DATA)] = None,
+        help="The file of a classifier trained on public data (`gswgan judge`).", rich_help_panel=_DATA)] = None,
     epsilon: Annotated[float | None, typer.Option(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
-        help="gswgan (the default), or a baseline: dp-merf, dp-sgd-gan, g-pate, pate-gan, or gan (NOT private).",
+        help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
+        "or gan (NOT private).",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
         help="gswgan: default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison); "
@@ -197,6 +198,8 @@ def _create(root: Path, plan: Plan, where: dict[str, Any]) -> RunFolder:
 
 
 def _check_fits(plan: Plan, images: ImageData) -> None:
+    from gswgan.critics.kernel import KernelSettings
+    from gswgan.data.partition import check_everybody
     from gswgan.training.plan import Facts
 
     facts = Facts.of(images)
@@ -204,6 +207,8 @@ def _check_fits(plan: Plan, images: ImageData) -> None:
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
+    if images.persons is not None and plan.recipe.takes_shards and not isinstance(plan.critic, KernelSettings):
+        check_everybody(images.persons, images.number_of_persons)  # before anything is written
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:

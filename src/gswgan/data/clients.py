@@ -90,8 +90,6 @@ def keep_clients(
     kept = np.array([belongs(mine) for _, mine in clients(data)])
     assert data.persons is not None
     stays = kept[data.persons]
-    if not stays.any():
-        raise DataError("clients", "none that belongs", "at least one", "Loosen --min-records or --accuracy.")
     return dataclasses.replace(
         data,
         images=data.images[stays],

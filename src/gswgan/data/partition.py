@@ -66,20 +66,26 @@ def partition_persons(persons: np.ndarray, shards: int, *, seed: int, number: in
     persons = np.asarray(persons)
     if persons.ndim != 1 or persons.dtype.kind not in "iu" or not len(persons):
         raise DataError("persons", f"{persons.dtype} of shape {persons.shape}", "integers of shape [n], n > 0")
+    count = check_everybody(persons, number)
+    _check_shards(count, shards, "persons")
+    by_person = partition(count, shards, seed=seed)
+    shard_of_person = np.full(count, shards, np.int64)  # the last, extra shard is the remainder
+    shard_of_person[by_person.indices] = np.arange(shards)[:, None]
+    shard_of_record = shard_of_person[persons]
+    order = np.argsort(shard_of_record, kind="stable").astype(np.int64)
+    *indices, remainder = np.split(order, np.searchsorted(shard_of_record[order], np.arange(1, shards + 1)))
+    return PersonPartition(tuple(indices), remainder, by_person.remainder)
+
+
+def check_everybody(persons: np.ndarray, number: int | None = None) -> int:
+    """How many persons there are to make shards of, if each that is listed has records."""
     ids = np.unique(persons)
     if ids[0] != 0 or ids[-1] != len(ids) - 1 or number not in (None, len(ids)):
         raise DataError(
             "persons", "a listed person without records", "records of every person from 0 to P-1, to make shards of",
             "Use the kernel critic (--preset default), which needs no shards.",
         )  # fmt: skip
-    _check_shards(len(ids), shards, "persons")
-    by_person = partition(len(ids), shards, seed=seed)
-    shard_of_person = np.full(len(ids), shards, np.int64)  # the last, extra shard is the remainder
-    shard_of_person[by_person.indices] = np.arange(shards)[:, None]
-    shard_of_record = shard_of_person[persons]
-    order = np.argsort(shard_of_record, kind="stable").astype(np.int64)
-    *indices, remainder = np.split(order, np.searchsorted(shard_of_record[order], np.arange(1, shards + 1)))
-    return PersonPartition(tuple(indices), remainder, by_person.remainder)
+    return len(ids)
 
 
 def _permutation(count: int, seed: int) -> np.ndarray:

@@ -10,22 +10,25 @@ data, which gives the same bytes; from other data it is another answer, and coun
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from gswgan.critics.kernel import RandomFeatures, person_row
-from gswgan.data import ImageData
+from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError, PrivacyError
+from gswgan.evaluation.choice import choose_clients
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
-from gswgan.federated.trust import Trust, spent, trust_of
+from gswgan.federated.trust import Trust, check_trust, spent, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
@@ -155,7 +158,8 @@ class Client:
         key, context = folder / "key.json", plan.digest()
         secret = load_key(key, context) if key.exists() else create_key(key, context)
         ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
-        row = person_row(self._data, RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU))
+        features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
+        row = person_row(self._data, features, weight_of_counts(plan))
         bound, event = plan.privacy.contribution, plan.privacy.event
         if trust_of(plan) == "trusted-aggregator":
             grid = clip_to_grid(row, bound.clip_norm).numpy().reshape(1, -1)
@@ -182,3 +186,27 @@ def memories(state: Path) -> list[Memory]:
     if not homes:
         raise FederationError("state", str(state), "the folder where a client keeps its state", "Check the path.")
     return sorted((Memory.read(home) for home in homes), key=lambda memory: memory.client)
+
+
+def one_person(data: ImageData, name: str) -> ImageData:
+    """All of the data as one person's."""
+    return dataclasses.replace(data, persons=np.zeros(data.n, np.int64), person_ids=(name,))
+
+
+def client_of(config: Mapping[str, Any]) -> Client:
+    """The client that a SuperNode's configuration describes. If it does not belong it answers all the same: zeros."""
+    needed = ("client", "data", "state", "trust", "epsilon", "delta")
+    if missing := [name for name in needed if name not in config]:
+        raise FederationError("node-config", missing[0], f"{', '.join(needed)} in --node-config")
+    name, size = str(config["client"]), config.get("image-size")
+    data = one_person(load_data(str(config["data"]), classes=config.get("classes"), image_size=size), name)
+    data = choose_clients(
+        data, min_records=config.get("min-records"), accuracy=config.get("accuracy"), judge=config.get("judge")
+    )
+    cap = Cap(
+        epsilon=float(config["epsilon"]),
+        delta=float(config["delta"]),
+        neighbours=config.get("neighbours", "zeroed"),
+    )
+    trust = check_trust(str(config["trust"]))
+    return Client(name, data, Path(str(config["state"])), trust=trust, cap=cap)

@@ -30,7 +30,7 @@ import torch
 from gswgan.critics.kernel import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
-from gswgan.federated.trust import observers, sum_noise, trust_of
+from gswgan.federated.trust import observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
@@ -178,16 +178,16 @@ class Round:
     def _embed(self, tools: Tools) -> Embedding:
         plan = self.plan
         assert plan.privacy is not None
-        bound, event = plan.privacy.contribution, plan.privacy.event
+        bound, event, weight = plan.privacy.contribution, plan.privacy.event, weight_of_counts(plan)
         if trust_of(plan) == "trusted-aggregator":
             mechanism = GaussianMechanism(contribution=bound, event=event, ledger=tools.ledger, streams=tools.secret)
-            return embed_persons(self._rows(), plan.facts.classes, plan.critic.features, mechanism)
+            return embed_persons(self._rows(), plan.facts.classes, plan.critic.features, mechanism, weight)
         total = np.zeros((1, width(plan)), np.int64)  # noisy already: the ledger says what each client went through
         for row, _ in self._rows():
             total += row.numpy()[0]
         announce("embedding", total, bound, event, tools.ledger, tools.secret)
         flat = total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
-        return Embedding.of_persons(flat, plan.facts.classes, sum_noise(plan.facts, plan.privacy))
+        return Embedding.of_persons(flat, plan.facts.classes, sum_noise(plan.facts, plan.privacy), weight)
 
     def _rows(self) -> Iterator[Block]:
         """The answers that count, in the order of the clients' ids; read and checked again."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
+from gswgan.evaluation.choice import choose_clients
 from gswgan.federated.client import Cap, Client
 from gswgan.federated.round import Round
 from gswgan.federated.trust import trust_of
@@ -20,11 +21,14 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+CHOICE = ("min_records", "accuracy", "judge")
+
 
 def split_data(where: Mapping[str, Any], spread: Mapping[str, Any] | None = None) -> ImageData:
     """The data of a simulation: by its own persons, or spread over made-up clients (`dirichlet_clients`)."""
-    data = load_data(**where)
-    return data if spread is None else dirichlet_clients(data, **spread)
+    choice = {name: where[name] for name in CHOICE if where.get(name) is not None}
+    data = load_data(**{name: value for name, value in where.items() if name not in CHOICE})
+    return choose_clients(data if spread is None else dirichlet_clients(data, **spread), **choice)
 
 
 @functools.lru_cache(maxsize=1)

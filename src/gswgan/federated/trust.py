@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel import KernelSettings, count_weight
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours
+from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours
 from gswgan.training.advice import BEARABLE
 from gswgan.training.defaults import gradient_noise
 from gswgan.training.gs_wgan import kernel_privacy
@@ -28,6 +28,9 @@ from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, guarantee
 from gswgan.training.settings import check_delta, check_epsilon
+
+EXACT = "exact Gaussian (Balle and Wang 2018)"
+"""How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
@@ -98,6 +101,13 @@ def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
     return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
 
 
+def weight_of_counts(plan: Plan) -> float:
+    """The weight of the counts in every client's sums: the centralized trainer's for the same noise in the sum."""
+    assert plan.privacy is not None
+    noise = sum_noise(plan.facts, plan.privacy) / plan.privacy.clip_norm
+    return count_weight(plan.facts.persons or 1, plan.facts.classes, noise)
+
+
 def enough_clients(facts: Facts, privacy: PrivacySettings) -> int:
     """How many clients it takes until the noise is bearable, with the noise that each client (or the server) adds.
 
@@ -150,11 +160,12 @@ def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     planned, trust, events = plan.guarantee, trust_of(plan), tuple(events)
 
     def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
-        total = Composed(events=tuple(in_relation(event, neighbours) for event in events))
-        epsilon = Accountant(neighbours).epsilon(total, planned.delta)
-        if neighbours == planned.neighbours:
-            epsilon = max(epsilon, planned.epsilon)
-        return dataclasses.replace(planned, epsilon=epsilon, neighbours=neighbours, observer=observer).to_json()
+        epsilon = spent(events, neighbours=neighbours, delta=planned.delta)
+        if neighbours == planned.neighbours and epsilon <= planned.epsilon:
+            return dataclasses.replace(planned, observer=observer).to_json()
+        return dataclasses.replace(
+            planned, epsilon=epsilon, neighbours=neighbours, observer=observer, accountant=EXACT
+        ).to_json()
 
     if trust == "trusted-aggregator":
         return {

@@ -11,6 +11,7 @@ from torch import nn
 
 from gswgan.generators.bilinear import BilinearGenerator
 from gswgan.generators.dcgan import DCGANGenerator
+from gswgan.generators.decoded import DecodedGenerator
 from gswgan.generators.latent import LatentKind
 from gswgan.generators.mlp import MLPGenerator
 from gswgan.generators.resnet import ResNetGenerator
@@ -22,7 +23,7 @@ __all__ = ["GeneratorSettings", "build_network"]
 class GeneratorSettings:
     """The network and its latent code."""
 
-    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp"]
+    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded"]
     width: int
     latent: int = 10
     latent_kind: LatentKind = "normal"
@@ -37,6 +38,7 @@ def build_network(settings: GeneratorSettings, *, classes: int, channels: int, i
         "dcgan": DCGANGenerator,
         "bilinear": BilinearGenerator,
         "mlp": MLPGenerator,
+        "decoded": DecodedGenerator,
     }
     return kinds[settings.architecture](
         latent=settings.latent,

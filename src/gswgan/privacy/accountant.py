@@ -10,6 +10,7 @@ dp-accounting takes a second to import, so it is imported when the first questio
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,6 +37,9 @@ from gswgan.privacy.events import (
 )
 
 PLD = "privacy-loss distribution (dp-accounting, pessimistic)"
+TAIL = 1e-15
+"""Probability that is cut off a composed loss, and counted as delta."""
+
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
@@ -86,7 +90,7 @@ class Accountant:
         if not drawn:
             pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
             with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
-                return min(pure, float(self._compose(event).get_epsilon(delta)))
+                return min(pure, float(self._compose(event).get_epsilon_for_delta(delta)))
         plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
         if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
             raise PrivacyError(
@@ -103,8 +107,8 @@ class Accountant:
         """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
         if any(isinstance(single, DrawnOne) for single in self._checked(event)):
             raise PrivacyError("event", "DrawnOne", "Gaussian, Laplace and sampled releases")
-        accountant = self._compose(event)
-        return np.array([accountant.get_delta(float(epsilon)) for epsilon in epsilons])
+        loss = self._compose(event)
+        return np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in epsilons])
 
     def _checked(self, event: Event) -> dict[BaseEvent, int]:
         counts = tally(event)
@@ -115,7 +119,9 @@ class Accountant:
         return counts
 
     def _compose(self, event: Event) -> Any:
-        import dp_accounting as dp
+        """The privacy-loss distribution of the event (dp-accounting)."""
+        from dp_accounting import NeighboringRelation
+        from dp_accounting.pld import privacy_loss_distribution as pld
 
         counts = tally(event)
         sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
@@ -127,26 +133,33 @@ class Accountant:
         )
         spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
         spread += sum(_mean_loss(value) * times for value, times in laplace.items())
-        # dp-accounting has Laplace noise under REPLACE_SPECIAL only; unsampled, all relations are a shift
-        shift = self.neighbours == "zeroed" or bool(laplace)
         if laplace and sampled:
             raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
-        relation = dp.NeighboringRelation.REPLACE_SPECIAL if shift else dp.NeighboringRelation.REPLACE_ONE
-        parts: list[Any] = []
-        if plain > 0:  # Gaussians compose exactly into one Gaussian: their mu^2 add
-            parts.append(dp.GaussianDpEvent((1.0 if shift else 2.0) / math.sqrt(plain)))
-        for single, times in sampled.items():
-            one = dp.PoissonSampledDpEvent(single.rate, dp.GaussianDpEvent(single.event.noise_multiplier))
-            parts.append(dp.SelfComposedDpEvent(one, times))
-        for value, times in laplace.items():
-            parts.append(dp.SelfComposedDpEvent(dp.LaplaceDpEvent(value.scale / value.sensitivity), times))
         size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
         many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
-        interval = math.sqrt(1e-5 * size / many)
-        accountant = dp.pld.PLDAccountant(relation, value_discretization_interval=interval)
-        for part in parts:
-            accountant.compose(part)
-        return accountant
+        grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
+        zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
+        parts: list[Any] = []
+        if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift
+            parts.append(pld.from_gaussian_mechanism(1 / math.sqrt(plain), **grid))
+        for single, times in sampled.items():
+            relation = zeroed if self.neighbours == "zeroed" else replaced
+            one = pld.from_gaussian_mechanism(
+                single.event.noise_multiplier, sampling_prob=single.rate, neighboring_relation=relation, **grid
+            )
+            parts.append(one.self_compose(times))
+        for value, times in laplace.items():
+            one = pld.from_laplace_mechanism(value.scale / value.sensitivity, **grid)
+            parts.append(_compose_many(one, times))
+        return functools.reduce(lambda total, part: total.compose(part), parts)
+
+
+def _compose_many(one: Any, times: int) -> Any:
+    """The loss of very many alike, in two stages: dp-accounting cuts a sum's tails well only if it has few terms."""
+    blocks = math.isqrt(times)
+    each, rest = divmod(times, blocks)
+    total = one.self_compose(each, TAIL / blocks).self_compose(blocks, TAIL)  # what is cut counts as delta
+    return total.compose(one.self_compose(rest, TAIL)) if rest else total
 
 
 def _mean_loss(single: Sampled | Laplace) -> float:

@@ -16,6 +16,8 @@ import json
 import math
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +31,9 @@ KEY_BYTES = 32
 
 FLOAT_SLACK = 2.0**-48
 """More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
+
+PART = 2**14
+"""Draws for which a thread is worth its while: each draw is rounded by itself, so threads change nothing."""
 
 Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """The point beyond which a symmetric law of scale 1 has a probability p <= 1/2."""
@@ -92,15 +97,16 @@ class Streams:
         self, quantile: Quantile, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
     ) -> NDArray[np.int64]:
         words = self.words(math.prod(shape), purpose, *index)
-        start = words >> np.uint64(1)
-        position = start.astype(np.float64)
-        near, far = quantile((position + 1.0) * 2.0**-64), quantile(position * 2.0**-64)
-        low = np.rint(scale * (near - FLOAT_SLACK * (1 + near)))
-        high = np.rint(scale * (far + FLOAT_SLACK * (1 + far)))
-        size = np.where(low == high, low, 0).astype(np.int64)
-        for place in np.flatnonzero(low != high):
+        threads = min(len(words) // PART, (os.cpu_count() or 1) // 2)
+        if threads <= 1:
+            found = [_round_part(words, quantile, scale)]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                found = list(pool.map(_round_part, np.array_split(words, threads), repeat(quantile), repeat(scale)))
+        size = np.concatenate([sizes for sizes, _ in found])
+        for place in np.flatnonzero(np.concatenate([open_ for _, open_ in found])):
             more = self.words(2, purpose, *index, "more bits", int(place))
-            tail = (int(start[place]) << 128) | (int(more[0]) << 64) | int(more[1])
+            tail = (int(words[place] >> np.uint64(1)) << 128) | (int(more[0]) << 64) | int(more[1])
             size[place] = _nearest_integer(quantile, tail, scale)
         return np.where(words & np.uint64(1), -size, size).reshape(shape)
 
@@ -119,6 +125,17 @@ class Streams:
     def integer(self, purpose: str, *index: int | str) -> int:
         """A 63-bit seed for a library's own generator."""
         return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
+
+
+def _round_part(
+    words: NDArray[np.uint64], quantile: Quantile, scale: float
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The size of each draw, rounded, and where 63 bits do not decide it."""
+    position = (words >> np.uint64(1)).astype(np.float64)
+    near, far = quantile((position + 1.0) * 2.0**-64), quantile(position * 2.0**-64)
+    low = np.rint(scale * (near - FLOAT_SLACK * (1 + near)))
+    high = np.rint(scale * (far + FLOAT_SLACK * (1 + far)))
+    return np.where(low == high, low, 0).astype(np.int64), low != high
 
 
 def _gaussian_quantile(p: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -75,7 +75,7 @@ def unit(release: Release) -> str:
 def summary(release: Release) -> str:
     """The page in one sentence."""
     facts, cost = release.plan.facts, release.cost
-    start = f"Synthetic images that a generator drew after learning from {facts.records:,} real ones ({facts.data})"
+    start = f"Synthetic images that a generator drew after learning from real ones ({facts.data}: {facts.size})"
     limits = {
         "strong": "under a strong, proven limit on what anybody can learn from them about",
         "moderate": "under a proven limit on what anybody can learn from them about",
@@ -166,9 +166,8 @@ def making(release: Release) -> list[tuple[str, str]]:
     """How the release was made."""
     plan = release.plan
     facts, generator, training = plan.facts, plan.generator, plan.training
-    persons = f" of {plural(facts.persons, 'person')}" if facts.persons else ""
     rows = [
-        ("Data", f"{facts.data}: {plural(facts.records, 'record')}{persons}, {plural(facts.classes, 'class')}, "
+        ("Data", f"{facts.data}: {facts.size}, {plural(facts.classes, 'class')}, "
          f"{facts.image_size} × {facts.image_size}, {'grey' if facts.channels == 1 else 'colour'}"),
         ("Method", f"{plan.method}: {plan.recipe.about}"),
         ("Preset", plan.preset),
@@ -195,9 +194,7 @@ def not_covered(release: Release) -> list[str]:
     lines = [
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
-        f"What is public: that the data exists, {plural(facts.records, 'record')}"
-        + (f" of {plural(facts.persons, 'person')}" if facts.persons else "")
-        + ", the names of the classes, the size of the images.",
+        f"What is public: that the data exists, {facts.size}, the names of the classes, the size of the images.",
         "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
         "Files outside the release, how long the run took, and what its operator saw on the screen.",
     ]

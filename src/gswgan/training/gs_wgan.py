@@ -13,7 +13,7 @@ import torch
 
 from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
-from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures
+from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures, count_weight
 from gswgan.critics.network import CriticShape
 from gswgan.critics.warm_start import WarmStart
 from gswgan.errors import PlanError
@@ -27,6 +27,10 @@ from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan, PrivacySettings
 from gswgan.training.run_folder import RunFolder, write_json
 from gswgan.training.settings import from_plain, to_plain
+
+PERSON_NORM = 0.7
+"""Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
+class means of squared length 0.4, and counts of the least weight. A longer vector loses its length and nothing else."""
 
 PRESETS = ("default", "ensemble", "paper", "paper-federated")
 
@@ -80,7 +84,7 @@ def kernel_draft(method: str, wish: Wish, privacy: PrivacySettings, defaults: De
 def kernel_privacy(wish: Wish, noise: float) -> PrivacySettings:
     """One release of everybody's features: with counts by record, or by person, clipped."""
     by_person = wish.facts.persons is not None
-    clip = wish.facts.classes**-0.5 if by_person else 1.0
+    clip = PERSON_NORM * wish.facts.classes**-0.5 if by_person else 1.0
     return PrivacySettings(
         delta=wish.delta,
         noise_std=noise * clip,
@@ -202,8 +206,11 @@ def _enough(facts: Facts, privacy: PrivacySettings) -> int:
     """How many records (persons) in one class its noisy count needs to be told from the noise, most probably."""
     if not privacy.counts and facts.persons is None:
         return 2  # without labels the only count is n, which is public
-    share = 1.0 if facts.persons is None else 2**-0.5  # of clip_norm: a person's count is clipped with the features
-    return max(2, math.ceil(RARE * privacy.noise_std / (share * privacy.clip_norm)))
+    noise, share = privacy.noise_std / privacy.clip_norm, 1.0
+    if facts.persons is not None:  # a person's count is clipped with the features
+        weight = count_weight(facts.persons, facts.classes, noise)
+        share = weight / math.hypot(1, weight)
+    return max(2, math.ceil(RARE * noise / share))
 
 
 def claimed(draft: Draft, delta: float) -> Claim | None:

@@ -63,6 +63,12 @@ class Tools:
         facts = self.plan.facts
         return {"image_size": facts.image_size, "channels": facts.channels, "classes": facts.classes}
 
+    @property
+    def for_votes(self) -> dict[str, Any]:
+        """What a critic of voting teachers is made with, beside its settings."""
+        common = {"ledger": self.ledger, "public": self.public, "secret": self.secret, "device": self.device}
+        return {**self.shape, **common}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

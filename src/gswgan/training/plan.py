@@ -72,6 +72,15 @@ class Facts:
         )
 
     @property
+    def size(self) -> str:
+        """How much data, in words: of persons alone where each counts as one record (all that a federation knows)."""
+        records = f"{self.records:,} record" + "s" * (self.records != 1)
+        if self.persons is None:
+            return records
+        persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
+        return persons if self.persons == self.records else f"{records} of {persons}"
+
+    @property
     def pixels(self) -> int:
         """Numbers in one image."""
         return self.channels * self.image_size**2

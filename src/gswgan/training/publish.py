@@ -131,8 +131,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
         f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
         f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
-        f"- {facts.records} records of {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
-        f"{facts.classes} class(es)" + (f", {facts.persons} persons" if facts.persons else ""),
+        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
+        f"{facts.classes} class(es)",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:

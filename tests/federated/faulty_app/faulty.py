@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.federated.client import Client
-from gswgan.federated.client_app import client_of, make_app
+from gswgan.federated.client import Client, client_of
+from gswgan.federated.client_app import make_app
 from gswgan.federated.messages import width
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Plan
@@ -20,13 +20,14 @@ SENDS = {
     "infinity": lambda size, honest: np.full(size, np.inf, np.float32).tobytes(),
     "shape": lambda size, honest: honest[:-4],
     "long": lambda size, honest: np.full(size, 2**GRID_BITS, "<i4").tobytes(),
+    "far": lambda size, honest: np.full(size, 2**62, "<i8").tobytes(),
     "twice": lambda size, honest: (-np.frombuffer(honest, "<i4")).tobytes(),
 }
 
 
 class Faulty:
-    def __init__(self, client: Client, fault: str) -> None:
-        self._client, self._fault, self._sums = client, fault, client.sums
+    def __init__(self, client: Client, fault: str, until: Path) -> None:
+        self._client, self._fault, self._until, self._sums = client, fault, until, client.sums
 
     def reply(self, fields: Mapping[str, Any]) -> Any:
         self._client.sums = self.sums  # type: ignore[method-assign]
@@ -43,12 +44,14 @@ class Faulty:
             time.sleep(600)
         if self._fault == "never":
             time.sleep(600)
+        while self._fault == "late" and not self._until.exists():
+            time.sleep(0.2)
         return SENDS[self._fault](width(plan), honest) if self._fault in SENDS else honest
 
 
 def find(config: Mapping[str, Any]) -> Any:
     client = client_of(config)
-    return Faulty(client, str(config["fault"])) if "fault" in config else client
+    return Faulty(client, str(config["fault"]), Path(config["until"])) if "fault" in config else client
 
 
 app = make_app(find)

@@ -1,0 +1,96 @@
+"""DP-SGD (Abadi et al. 2016): the noisy sum of clipped gradients, one for each record that its coin picks.
+
+Whoever trains a network on records (DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through this one file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from gswgan.critics.kernel import products
+from gswgan.errors import PlanError, PrivacyError
+from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled, Streams
+from gswgan.privacy.mechanism import Block
+
+AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+"""Numbers in the gradients of a chunk of records, at the most, by the device: bounds memory."""
+
+
+def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, records: int) -> Sampled:
+    """One update on a batch of so many records on average; a record adds one gradient of norm clip_norm."""
+    if not 1 <= batch <= records:
+        raise PlanError("learning_batch", batch, f"a number from 1 to {records}, the records")
+    sensitivity = Contribution(clip_norm=clip_norm).sensitivity("replace-one")
+    gaussian = Gaussian(noise_std=noise_multiplier * clip_norm, sensitivity=sensitivity)
+    return Sampled(rate=batch / records, event=gaussian)
+
+
+class RecordGradients:
+    """Gradients of single records in all parameters of a network, and their release."""
+
+    def __init__(self, network: nn.Module, mechanism: GaussianMechanism, secret: Streams) -> None:
+        """What `mechanism` records is also what happens here: its rate, its clip."""
+        if not isinstance(mechanism.event, Sampled) or mechanism.contribution.rows != 1:
+            found = (mechanism.event, mechanism.contribution)
+            raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient a record")
+        self.network, self.mechanism, self._secret = network, mechanism, secret
+        self.rate, self.clip = mechanism.event.rate, mechanism.contribution.clip_norm
+        self.width = sum(parameter.numel() for parameter in network.parameters())
+        self.norms: list[Tensor] = []
+        self.expected, self.chunk = 0.0, 1
+
+    def prepare(self, records: int) -> None:
+        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part."""
+        self.records, self.expected = records, self.rate * records
+        usual = math.ceil(min(records, self.expected + 2 * math.sqrt(self.expected * (1 - self.rate))))
+        most = AT_ONCE[next(self.network.parameters()).device.type]
+        self.chunk = math.ceil(usual / math.ceil(usual * self.width / most))
+
+    def draw(self, *index: int) -> np.ndarray:
+        """Who takes part: each record by its own secret coin. No cap, no fixed size, no second draw."""
+        return np.flatnonzero(self._secret.bernoulli(self.records, self.rate, "participation", *index))
+
+    def rows(self, loss: Callable[..., Tensor], *examples: Tensor) -> Tensor:
+        """The gradient of each example's own loss in all parameters, [n, P]; not clipped.
+
+        `loss` is a function of the network's output for one example and of the example: both as a batch of one.
+        """
+        parameters = {name: value.detach() for name, value in self.network.named_parameters()}
+
+        def one(parameters: dict[str, Tensor], *example: Tensor) -> Tensor:
+            batch = tuple(part[None] for part in example)
+            (found,) = loss(functional_call(self.network, parameters, batch), *batch)
+            return found
+
+        with products(tf32=True):  # whatever a row is, the mechanism clips it in float64
+            found = vmap(grad(one), in_dims=(None, *(0 for _ in examples)))(parameters, *examples)
+        return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
+
+    def blocks(self, members: np.ndarray, rows: Callable[[np.ndarray], Tensor]) -> Iterator[Block]:
+        """The members' rows in chunks of one size; the last chunk is filled up with copies that do not count."""
+        for start in range(0, len(members), self.chunk):
+            some = members[start : start + self.chunk]
+            found = rows(np.resize(some, self.chunk))[: len(some)]
+            self.norms.append(found.norm(dim=1))
+            yield found[:, None], None
+
+    def release(self, name: str, members: np.ndarray, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
+        """(sum clip(g) + noise) / (q n), [P]: the only way out."""
+        self.norms = []
+        released = self.mechanism.release(name, self.blocks(members, rows), slots=1, width=self.width)
+        device = next(self.network.parameters()).device
+        return torch.from_numpy((released.sums[0] / self.expected).astype(np.float32)).to(device)
+
+
+def descend(adam: torch.optim.Optimizer, network: nn.Module, gradient: Tensor) -> None:
+    """One step of the optimizer with the gradient of all parameters, [P]."""
+    parameters = list(network.parameters())
+    for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters])):
+        parameter.grad = part.view_as(parameter)
+    adam.step()

@@ -1,0 +1,86 @@
+"""The generator of DP-MERF AE (Harder et al. 2021): a small network makes codes, a decoder makes images of them.
+
+The decoder comes trained from elsewhere and stays as it is. While the network is in training it answers with codes,
+which is where its critic compares; in evaluation, so in all that is released, with images.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gswgan.generators.blocks import crop, label_code, normed, upsampling
+
+CODE = 10
+"""Numbers in a code."""
+
+HIDDEN = 200
+
+
+def on_sphere(codes: Tensor) -> Tensor:
+    """Codes of norm sqrt(CODE): how far apart two can be, and so a length scale, is known without any data."""
+    return F.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
+
+
+class Spread(nn.ConvTranspose2d):
+    """Twice the side: "multiply by a matrix, add the windows up", since gradients of single samples are products then.
+
+    A 4x4 transposed convolution.
+    """
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        super().__init__(incoming, outgoing, 4, stride=2, padding=1)
+
+    def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """[n, in, h, w] to [n, out, 2 h, 2 w]."""
+        windows = self.weight.flatten(1).T @ maps.flatten(2)
+        assert self.bias is not None
+        return F.fold(windows, 2 * maps.shape[-1], 4, padding=1, stride=2) + self.bias[:, None, None]
+
+
+class Decoder(nn.Module):
+    """Code to image: a full layer to a small feature map, doubled up to the image."""
+
+    def __init__(self, *, channels: int, image_size: int, width: int) -> None:
+        super().__init__()
+        self.image_size = image_size
+        side, doublings = upsampling(image_size)
+        self.first = (width * 2 ** (doublings - 1), side, side)
+        self.project = nn.Linear(CODE, math.prod(self.first))
+        layers: list[nn.Module] = []
+        for level in range(doublings):
+            last = level == doublings - 1
+            incoming = width * 2 ** (doublings - 1 - level)
+            layers += [nn.LeakyReLU(0.2), Spread(incoming, channels if last else incoming // 2)]
+        self.body = nn.Sequential(*layers)
+
+    def logits(self, codes: Tensor) -> Tensor:
+        """[n, CODE] to [n, channels, side, side]."""
+        return crop(self.body(self.project(codes).unflatten(1, self.first)), self.image_size)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Images in [0, 1]."""
+        return torch.sigmoid(self.logits(codes))
+
+
+class DecodedGenerator(nn.Module):
+    """Latent code and label through two hidden layers to a code, and on through the decoder."""
+
+    def __init__(
+        self, *, latent: int, classes: int, channels: int, image_size: int, width: int, spectral_norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.classes = classes
+        layers: list[nn.Module] = []
+        for size in (latent + (classes if classes > 1 else 0), HIDDEN):
+            layers += [normed(nn.Linear(size, HIDDEN), spectral_norm), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
+        self.body = nn.Sequential(*layers, normed(nn.Linear(HIDDEN, CODE), spectral_norm))
+        self.decoder = Decoder(channels=channels, image_size=image_size, width=width).requires_grad_(False)
+
+    def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
+        """G(z, y): codes [n, CODE] in training, images [n, channels, side, side] afterwards."""
+        codes = on_sphere(self.body(torch.cat([latent, label_code(labels, self.classes)], dim=1)))
+        return codes if self.training else self.decoder(codes)
