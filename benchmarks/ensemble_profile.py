@@ -388,7 +388,7 @@ class Profile:
         width = fake[0].numel()
         return {
             "of which pools of fakes": lambda: ensemble._fakes_by_class(generator, next(number)),
-            "of which secret draws": lambda: ensemble._draws(next(number), members),
+            "of which secret draws": lambda: ensemble._draws(members, next(number)),
             "of which judging": lambda: ensemble.judge(members, fake, labels),
             "of which clip, sum, ledger, noise": lambda: release(f"p {next(number)}", blocks, slots=rows, width=width),
             "of which noise": lambda: ensemble._secret.rounded_gaussian((rows, width), 1e9, "n", next(number)),

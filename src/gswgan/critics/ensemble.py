@@ -125,21 +125,29 @@ class Ensemble:
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
         self._step, self._participants = step, self.draw_participants(step)
+        self._learn(self._participants, generator, step)
+
+    def catch_up(self, times: int, generator: Generator) -> None:
+        """Everybody learns, as in `times` steps, against the generator as it is. Nothing leaves."""
+        for time in range(times):
+            self._learn(np.arange(self.count), generator, "catch up", time)
+
+    def _learn(self, participants: np.ndarray, generator: Generator, *index: int | str) -> None:
         options, size = self.settings, self.settings.learning_batch
         if not options.updates:
             return
-        fakes = self._fakes_by_class(generator, step)
+        fakes = self._fakes_by_class(generator, *index)
         some = fakes.shape[1] // self.shape.classes
-        for members, real in _chunks(self._participants, self.chunk):
+        for members, real in _chunks(participants, self.chunk):
             desk = self._desk_of(members, real)
-            picks, mixes = self._draws(step, members)
+            picks, mixes = self._draws(members, *index)
             rows = self._records(members, picks)
             which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
             self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
             if desk is not self._whole:
                 self.critics.write(members[:real], desk.critics)
 
-    def _fakes_by_class(self, generator: Generator, step: int) -> Tensor:
+    def _fakes_by_class(self, generator: Generator, *index: int | str) -> Tensor:
         """Public pools of fakes, one for each update, in the order of their classes: [pools, classes x some, c, h, w].
 
         Each record meets a fake of its own class in it.
@@ -147,14 +155,14 @@ class Ensemble:
         size, classes = self.settings.learning_batch, self.shape.classes
         pools = self.settings.updates if self.settings.fakes_per_step == "fresh" else 1
         some = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
-        images, labels = generator.fakes(pools * classes * some, "critics", step)
+        images, labels = generator.fakes(pools * classes * some, "critics", *index)
         by_class = images[labels.argsort(stable=True)].unflatten(0, (classes, pools, some))
         return by_class.transpose(0, 1).flatten(1, 2)
 
-    def _draws(self, step: int, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draws(self, members: np.ndarray, *index: int | str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
         size = 2, self.settings.updates, self.settings.learning_batch
-        own = [self._secret.generator("batch", step, int(k)).random(size, dtype=np.float32) for k in members]
+        own = [self._secret.generator("batch", *index, int(k)).random(size, dtype=np.float32) for k in members]
         picks, mixes = np.stack(own, axis=2)
         return picks, mixes
 

@@ -21,7 +21,8 @@ class CapturedAround:
 
     def __init__(self, generator: Generator, critic: Critic) -> None:
         self._generator, self._critic, self._calls = generator, critic, 0
-        self._forward = self._descent = torch.cuda.CUDAGraph()
+        self._forward: torch.cuda.CUDAGraph | None = None
+        self._descent: torch.cuda.CUDAGraph | None = None
         self._codes = self._labels = self._fake = self._upstream = torch.zeros(0)
 
     def __call__(self, codes: Tensor, labels: Tensor) -> None:
@@ -30,8 +31,8 @@ class CapturedAround:
         if self._calls <= EAGER:
             aside(lambda: self._eager(codes, labels))
             return
-        if self._calls == EAGER + 1:
-            self._record(codes, labels)
+        if self._forward is None or self._descent is None:
+            self._forward, self._descent = self._record(codes, labels)
         self._codes.copy_(codes)
         self._labels.copy_(labels)
         self._forward.replay()
@@ -42,11 +43,12 @@ class CapturedAround:
         fake = self._generator(codes, labels)
         self._generator.descend(fake, self._critic.upstream_gradient(fake, labels))
 
-    def _record(self, codes: Tensor, labels: Tensor) -> None:
+    def _record(self, codes: Tensor, labels: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         self._codes, self._labels = codes.clone(), labels.clone()
-        self._forward, self._descent = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._forward):
+        forward, descent = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward):
             self._fake = self._generator(self._codes, self._labels)
         self._upstream = torch.zeros_like(self._fake)
-        with torch.cuda.graph(self._descent, pool=self._forward.pool()):
+        with torch.cuda.graph(descent, pool=forward.pool()):
             self._generator.descend(self._fake, self._upstream)
+        return forward, descent

@@ -57,9 +57,7 @@ def train(
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
 
-    on_device: Callable[[Tensor, Tensor], object] = update
-    if generator.device.type == "cuda":
-        on_device = Captured(update) if critic.can_be_captured else CapturedAround(generator, critic)
+    alone, around = Captured(update), CapturedAround(generator, critic)
 
     def finished() -> bool:  # only where releases are fixed and steps are not
         return getattr(critic, "finished", False)
@@ -69,6 +67,7 @@ def train(
             break
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
         codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
+        on_device = alone if critic.can_be_captured or not codes.is_cuda else around
         on_device(codes, labels)
         if after_step(step + 1):
             return step + 1 == plan.training.steps or finished()
