@@ -36,7 +36,7 @@ PERSON_NORM = 0.7
 """Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
 class means of squared length 0.4, and counts of the least weight. A longer vector loses its length and nothing else."""
 
-PRESETS = ("default", "ensemble", "paper", "paper-federated")
+PRESETS = ("default", "ensemble", "ensemble-alone", "paper", "paper-federated")
 
 
 def load_preset(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.critics.started import StartedSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Composed, Contribution, Event
-from gswgan.training.defaults import TINY, kernel_defaults
+from gswgan.training.defaults import TINY, beyond_pixels, kernel_defaults
 from gswgan.training.plan import Draft, Facts, PrivacySettings
 
 SHARE = 0.2
@@ -23,8 +23,8 @@ CATCH_UP = 20
 
 
 def is_started(facts: Facts) -> bool:
-    """By record, and for images that have more than the few pixels which critics learn in a hundred steps."""
-    return facts.persons is None and facts.image_size > TINY
+    """Where pixel features serve, by record, and not for the tiniest images, which critics learn in a hundred steps."""
+    return facts.persons is None and facts.image_size > TINY and not beyond_pixels(facts)
 
 
 def started(pure: Draft, *, seed: int, device: str) -> Draft:
@@ -36,7 +36,7 @@ def started(pure: Draft, *, seed: int, device: str) -> Draft:
     noise_std = multiplier / (privacy.rate * math.sqrt(privacy.releases * odds))  # see `share`
     kernel = kernel_defaults(pure.facts, noise_std, device)
     assert isinstance(kernel.critic, KernelSettings)
-    rows = kernel.training.batch_size
+    rows = rows_of_a_step(pure.facts)
     bound = Contribution(clip_norm=privacy.clip_norm, rows=rows).sensitivity("zeroed")
     return dataclasses.replace(
         pure,
@@ -50,8 +50,13 @@ def started(pure: Draft, *, seed: int, device: str) -> Draft:
         ),
         generator=kernel.generator,
         optimizer=kernel.optimizer,
-        training=dataclasses.replace(kernel.training, steps=kernel.training.steps + privacy.releases),
+        training=dataclasses.replace(kernel.training, steps=kernel.training.steps + privacy.releases, batch_size=rows),
     )
+
+
+def rows_of_a_step(facts: Facts) -> int:
+    """Fakes that the critics judge: as many as the kernel critic likes, whatever the device. Noise pays none of it."""
+    return min(2000, max(200, 20 * facts.classes))
 
 
 def share(settings: StartedSettings, privacy: PrivacySettings) -> float:
