@@ -32,6 +32,11 @@ class Captured:
         self._function = function
         self._recordings: dict[tuple[torch.Size, ...], _Recording] = {}
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is something to replay."""
+        return any(recording.graph is not None for recording in self._recordings.values())
+
     def __call__(self, *inputs: Tensor) -> Tensor | None:
         """Do the work. What is given back is the caller's to keep."""
         if not inputs[0].is_cuda:

@@ -52,6 +52,9 @@ class Memory:
     def load(self):
         return self.saved
 
+    def remove(self) -> None:
+        self.saved = None
+
 
 class Crash(BaseException):
     pass

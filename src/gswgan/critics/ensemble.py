@@ -20,7 +20,7 @@ from torch import Tensor
 from gswgan.critics.adam import AdamState, adam_step
 from gswgan.critics.loss import critic_gradients, generator_gradient
 from gswgan.critics.network import CriticShape, power_iteration
-from gswgan.critics.stack import Desk, Stack
+from gswgan.critics.stack import Desk, Stack, halved
 from gswgan.critics.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData, partition, partition_persons
 from gswgan.generators.generator import Generator
@@ -32,7 +32,7 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
 
 AT_ONCE = {"cpu": 64, "cuda": 128}
-"""Critics that are updated together at the most: bounds memory."""
+"""Critics that are updated together at the most: bounds memory. Where a device has less, half as many, and so on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +117,17 @@ class Ensemble:
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
         labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._labels = torch.from_numpy(labels).to(self._device)
-        for desk in ("_whole", "_chunk"):  # what was recorded there reads the data before
-            vars(self).pop(desk, None)
-        if self._warm_start is not None and not resumed:
-            self._warm_up(self._warm_start)
+        self._clear_desks()  # what was recorded there reads the data before
+        while self._warm_start is not None and not resumed:
+            try:
+                self._warm_up(self._warm_start)
+                break
+            except torch.OutOfMemoryError as wrong:  # from the start, with other draws: nothing has left
+                self._at_once = halved(self._at_once, wrong, self._note)
+                if self._warm_start.store is not None:
+                    self._warm_start.store.remove()
+                seed = self._public.integer("critic weights")
+                self.load_state(Stack.drawn(self.shape, self.count, seed, self._device).tensors())
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
@@ -138,14 +145,25 @@ class Ensemble:
             return
         fakes = self._fakes_by_class(generator, *index)
         some = fakes.shape[1] // self.shape.classes
-        for members, real in _chunks(participants, self.chunk):
-            desk = self._desk_of(members, real)
-            picks, mixes = self._draws(members, *index)
-            rows = self._records(members, picks)
-            which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
-            self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
-            if desk is not self._whole:
+        while len(participants):
+            members, real = next(_chunks(participants, self.chunk))
+            before = None
+            try:
+                desk = self._desk_of(members, real)
+                if desk.critics is self.critics and not desk.is_recorded:  # at work in place: keep what they were
+                    before = self.critics.copy(members)
+                picks, mixes = self._draws(members, *index)
+                rows = self._records(members, picks)
+                which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
+                self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
+            except torch.OutOfMemoryError as wrong:
+                if before is not None:
+                    self.critics.write(members, before)
+                self._halve(wrong)
+                continue
+            if desk.critics is not self.critics:
                 self.critics.write(members[:real], desk.critics)
+            participants = participants[real:]
 
     def _fakes_by_class(self, generator: Generator, *index: int | str) -> Tensor:
         """Public pools of fakes, one for each update, in the order of their classes: [pools, classes x some, c, h, w].
@@ -178,6 +196,15 @@ class Ensemble:
     def _desk(self, size: int) -> Desk:
         """A desk with copies of some critics on it."""
         return Desk(self.critics.copy(np.resize(np.arange(self.count), size)), self._updates, self._judgements)
+
+    def _clear_desks(self) -> None:
+        for desk in ("_whole", "_chunk"):
+            vars(self).pop(desk, None)
+
+    def _halve(self, wrong: torch.OutOfMemoryError) -> None:
+        """Half as many critics at a time from now on. That depends on the device and on sizes, never on values."""
+        self._clear_desks()
+        self.chunk = halved(self.chunk, wrong, self._note)
 
     def _desk_of(self, members: np.ndarray, real: int) -> Desk:
         """The desk with these members on it, in this order."""
@@ -232,11 +259,12 @@ class Ensemble:
         Every iteration of a chunk has its own draws, so it goes on after a stop where it was saved, bit for bit.
         """
         options, shape = self.settings, self.shape
-        chunks = list(_chunks(np.arange(self.count), self._at_once))
-        total = len(chunks) * warm.iterations
         done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
         if saved:
             self.load_state(saved["critics"])
+            self._at_once = int(saved["sizes"]["at once"])
+        chunks = list(_chunks(np.arange(self.count), self._at_once))
+        total = len(chunks) * warm.iterations
         progress = TimeLeft(total, done, self._note)
         desk = self._desk(self._at_once)
         for number, (members, real) in enumerate(chunks):
@@ -273,7 +301,9 @@ class Ensemble:
                 done, stop = done + 1, warm.stopped()
                 if warm.store is not None and (stop or done == total or warm.store.is_due()):
                     self.critics.write(members[:real], desk.critics)
-                    warm.store.save(done, {"critics": self.state(), "local generators": local.state()})
+                    sizes = {"at once": torch.tensor(self._at_once)}
+                    parts = {"critics": self.state(), "local generators": local.state(), "sizes": sizes}
+                    warm.store.save(done, parts)
                 if stop:
                     raise Stopped
             self.critics.write(members[:real], desk.critics)
@@ -288,9 +318,13 @@ class Ensemble:
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """M_{sigma,C} of the sum of the participants' gradients on the same fakes: the step's one release."""
         images = fake.detach()
-        released = self._mechanism.release(
-            f"step {self._step}", self._blocks(images, labels), slots=len(images), width=images[0].numel()
-        )
+        name, size = f"step {self._step}", {"slots": len(images), "width": images[0].numel()}
+        while True:
+            try:
+                released = self._mechanism.release(name, self._blocks(images, labels), **size)
+                break
+            except torch.OutOfMemoryError as wrong:  # while it was summed: nothing was recorded, nothing has left
+                self._halve(wrong)
         expected = 1.0 if self._sampling == "one" else self._rate * self.count
         mean = torch.from_numpy(released.sums / expected).to(torch.float32)
         return mean.view(images.shape).to(self._device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from gswgan.captured import Captured
 from gswgan.critics.adam import AdamState, init_adam
 from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics
+from gswgan.errors import RunError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,11 @@ class Desk:
         self._learn = Captured(lambda *batches: learn(critics, *batches))
         self._judge = Captured(lambda *batch: judge(critics, *batch))
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether learning is a replay by now, which takes no more memory than it has."""
+        return self._learn.is_recorded
+
     def learn(self, *batches: Tensor) -> Tensor:
         """The updates, in place; gives the loss of each critic in the last one."""
         loss = self._learn(*batches)
@@ -81,3 +87,16 @@ class Desk:
         answers = self._judge(*batch)
         assert answers is not None
         return answers
+
+
+def halved(size: int, wrong: torch.OutOfMemoryError, note: Callable[[str], None]) -> int:
+    """Half of so many critics at a time, after the device has run out of memory; an error where it is one already."""
+    if size == 1:
+        raise RunError(
+            "critics at a time", 1, "memory for one of them on the device",
+            "Nothing that was released is lost. Free memory there, or pass --device cpu, and resume.",
+        ) from wrong  # fmt: skip
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    note(f"out of memory: {(size + 1) // 2} critics at a time from now on")
+    return (size + 1) // 2

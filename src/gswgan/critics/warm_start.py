@@ -42,6 +42,9 @@ class Store(Protocol):
     def load(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
         """What was saved last."""
 
+    def remove(self) -> None:
+        """Begin anew."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:

@@ -121,6 +121,11 @@ class Generator:
                 network(codes.to(self.device), labels.to(self.device))
         return network.eval()
 
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers still. One that is not soon makes all of them so, and none comes back."""
+        weights = (*self.network.parameters(), *self.averaged.parameters())
+        return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
+
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
         tensors = {"updates": self.updates, "label_set": torch.from_numpy(self.label_set)}

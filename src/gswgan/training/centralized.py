@@ -116,21 +116,35 @@ def run(
             note(f"resuming after step {saved[0]}")
             generator.load_state(saved[1]["generator"])
             critic.load_state(saved[1].get("critic", {}))
-        began = time.monotonic()
+        began, good = time.monotonic(), 0 if saved is None else saved[0]
+
+        def check(done: int) -> None:
+            """Of the generator alone: that the run stops may tell what was released, and nothing else."""
+            if not generator.is_finite():
+                raise RunError(
+                    "generator", f"weights that are not numbers after step {done}", "a training that stays finite",
+                    f"The last good state, after step {good}, is kept, and what was released stays counted: resume on "
+                    "another device, or plan anew with a smaller learning rate.",
+                )  # fmt: skip
 
         def after_step(done: int) -> bool:
+            nonlocal good
             progress(done)
             if done % min(LOG_EVERY, max(1, plan.training.steps // 50)) == 0:
+                check(done)
                 row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
                 append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
             stop = stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
             if stop or checkpoint.is_due():
+                check(done)
+                good = done
                 checkpoint.save(done, {"generator": generator.state(), "critic": critic.state()})
             return stop
 
         start = 0 if saved is None else saved[0]
         if not train(plan, critic, generator, start=start, after_step=after_step):
             return False
+        check(plan.training.steps)
         publish(plan, folder, generator)
         _clean_up(folder)
     return True

@@ -49,6 +49,10 @@ class Checkpoint:
         now = time.monotonic()
         self._due = now + max(EVERY_SECONDS, SHARE * (now - began))
 
+    def remove(self) -> None:
+        """Begin anew."""
+        self._path.unlink(missing_ok=True)
+
     def load(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
         """Steps done and the state after them; None where there is no checkpoint yet."""
         if not self._path.exists():
