@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/gswgan train --data digits --epsilon 10 --show-private
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--tf32", action="store_true", help="faster features for the FID (see the result's fid_tf32)")
     parser.add_argument("--tag", default="", help="ending of the results' names")
     parser.add_argument("--out", type=Path, help="folder for the results")
+    parser.add_argument("--keep", type=Path, help="folder for the releases, to sample from and evaluate later")
     options = parser.parse_args()
 
     device = pick_device(options.device)
@@ -136,6 +138,8 @@ class Scorer:
             run(folder, self.train, device=self.device, progress=progress)
             seconds = time.perf_counter() - times[0]
             model = gswgan.load(folder.root, device=str(self.device))
+            if self.options.keep is not None:
+                shutil.copytree(folder.release, self.options.keep / name / "release")
             steps = sorted((after - before) / 100 for before, after in itertools.pairwise(times[1:]))
             result: dict[str, Any] = {"name": name, "seconds": seconds, "steps": plan.training.steps}
             result["median_step_seconds"] = steps[len(steps) // 2] if steps else None

@@ -359,9 +359,9 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("an unknown preset", {}, "train --preset papers",
      "preset = 'papers': expected one of default, ensemble, ensemble-alone, paper, paper-federated for method "
      "gswgan. Leave --preset out for the first of them."),
-    ("a preset that cannot be trained", {}, "train --preset paper-federated",
-     "preset = 'paper-federated': expected a centralized preset. This one can be accounted for, not trained: "
-     "`gswgan privacy account --preset paper-federated`."),
+    ("a preset for clients", {}, "train --preset paper-federated",
+     "preset = 'paper-federated': expected a centralized preset. This one is for clients: "
+     "`gswgan federate simulate --preset paper-federated`."),
     ("an unknown method", {}, "train --method pategan",
      "method = 'pategan': expected one of gswgan, dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, gan. Leave "
      "--method out for GS-WGAN."),

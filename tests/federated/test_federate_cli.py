@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.errors import GswganError
+from gswgan.federated.client import memories
 from gswgan.federated.round import Round
 from gswgan.synthesizer import load
 from gswgan.training.run_folder import RunFolder
@@ -68,6 +69,15 @@ def test_the_dry_run_of_an_untrusted_server_says_how_many_clients_it_takes():
     assert "with a trusted aggregator" in shown
 
 
+def test_the_dry_run_of_algorithm_2_says_who_takes_part_and_what_is_claimed():
+    shown = call("simulate", "--clients", 50, "--preset", "ensemble", "--rate", 0.3, "--rounds", 4, "--dry-run")
+    assert "each client in a round with rate 0.3, 4 rounds" in shown
+    shown = call("simulate", "--clients", 50, "--preset", "paper-federated", "--rounds", 40, "--dry-run")
+    assert "one client a round" in shown
+    assert "claimed:" in shown
+    assert "observer: server" in shown
+
+
 def test_the_flower_app_names_what_exists():
     import tomllib
 
@@ -85,6 +95,11 @@ def test_the_flower_app_names_what_exists():
     ("--clients", 1, "--dry-run"),
     ("--clients", 50, "--trust", "nobody", "--dry-run"),
     ("--clients", 50, "--min-records", 3, "--dry-run"),  # nobody in particular to choose
+    ("--clients", 50, "--preset", "paper", "--dry-run"),  # a centralized preset
+    ("--clients", 50, "--rounds", 3, "--dry-run"),  # the kernel critic takes one
+    ("--clients", 50, "--preset", "ensemble", "--steps", 3, "--dry-run"),
+    ("--clients", 50, "--preset", "ensemble", "--rate", 2, "--dry-run"),
+    ("--clients", 50, "--preset", "paper-federated", "--trust", "trusted-aggregator", "--dry-run"),
 ])  # fmt: skip
 def test_what_cannot_be_simulated_is_refused(arguments: tuple[object, ...]):
     with pytest.raises(GswganError):
@@ -106,6 +121,30 @@ def _marked(mark: Path) -> list[str]:
             if f"GSWGAN_TEST_MARK={mark}".encode() in path.read_bytes():
                 found.append(path.with_name("cmdline").read_text()[:200])
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path, trust: str):
+    command = [
+        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
+        "--preset", "ensemble", "--clients", "8", "--rounds", "3", "--trust", trust, "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    mark = {**os.environ, "GSWGAN_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "run/release/privacy.json").read_text())
+    seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
+    assert seen == {"public", "server"}
+    assert load(tmp_path / "run").sample(2)[0].shape == (2, 8, 8)
+    rows = [json.loads(text) for text in (tmp_path / "run/private/answers.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows if "digest" in row] == [0] * 8 + [1] * 8 + [2] * 8
+    assert all(len(memory.events) == 3 for memory in memories(tmp_path / "run/private/clients"))
+    end = time.monotonic() + 10
+    while (left := _marked(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert left == []
 
 
 @pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")

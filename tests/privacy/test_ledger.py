@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gswgan.privacy import Contribution, DrawnOne, Gaussian, GaussianMechanism, Ledger, Repeated, Sampled
 from gswgan.privacy.errors import LedgerError
 from gswgan.privacy.events import tally, to_json
-from gswgan.privacy.ledger import Entry, _line, read_ledger
+from gswgan.privacy.ledger import Entry, chained_line, read_ledger
 from privacy.conftest import MakeMechanism
 
 EVENT = Gaussian(noise_std=1.0, sensitivity=2.0)
@@ -422,7 +422,8 @@ def test_a_chain_over_any_content_is_a_ledger_or_a_ledger_error(
     path, previous = intact[0].with_name("chained.jsonl"), ""
     with path.open("w") as file:
         for content in rows:
-            text, previous = _line({k: v for k, v in content.items() if k not in ("previous", "digest")}, previous)
+            body = {k: v for k, v in content.items() if k not in ("previous", "digest")}
+            text, previous = chained_line(body, previous)
             file.write(text if change != "row" or content is not row else json.dumps(value) + "\n")
     try:
         entries = read_ledger(path)[1]

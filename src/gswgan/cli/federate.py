@@ -1,4 +1,4 @@
-"""`gswgan federate`: data that stays with its people, in one round on Flower (extra `federated`)."""
+"""`gswgan federate`: data that stays with its people, on Flower (extra `federated`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gswgan.cli.console import console, progress_bar
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from gswgan.federated.round import Round
+    from gswgan.training.plan import Facts, Plan
+    from gswgan.training.run_folder import RunFolder
 
 app = typer.Typer(
-    no_args_is_help=True, help="Train on data that stays with its people: one round on Flower, protecting each person."
+    no_args_is_help=True, help="Train on data that stays with its people, on Flower, protecting each person."
 )
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 _TRUST = (
@@ -26,7 +27,14 @@ _TRUST = (
     "its own; promises one client replaced, to the server too)."
 )
 
-TrustOption = Annotated[str, typer.Option(help=_TRUST, rich_help_panel=_GUARANTEE)]
+Preset = Annotated[str, typer.Option(
+    help="default (kernel critic, one round), ensemble (Algorithm 2: a critic at each client) or paper-federated "
+    "(Algorithm 2 as published).", rich_help_panel=_RUN)]  # fmt: skip
+TrustOption = Annotated[str | None, typer.Option(help=_TRUST, rich_help_panel=_GUARANTEE)]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of Algorithm 2. Default: 100.", rich_help_panel=_RUN)]
+Rate = Annotated[float | None, typer.Option(
+    help="Share of the clients that a trusted aggregator draws in a round of Algorithm 2.",
+    rich_help_panel=_RUN)]  # fmt: skip
 Epsilon = Annotated[float | None, typer.Option(help="Target epsilon. Default: 10.", rich_help_panel=_GUARANTEE)]
 Delta = Annotated[float | None, typer.Option(
     help="Target delta, well below 1 / clients. Default: 1e-5.", rich_help_panel=_GUARANTEE)]  # fmt: skip
@@ -34,7 +42,7 @@ Steps = Annotated[int | None, typer.Option(help="Training steps after the round.
 Seed = Annotated[int, typer.Option(help="Fixes initial weights and latent codes; never the noise.",
                                    rich_help_panel=_RUN)]  # fmt: skip
 Deadline = Annotated[float, typer.Option(
-    help="Seconds until the round closes; who has not answered counts as zero.", rich_help_panel=_RUN)]  # fmt: skip
+    help="Seconds until a round closes; who has not answered counts as zero.", rich_help_panel=_RUN)]  # fmt: skip
 DryRun = Annotated[bool, typer.Option("--dry-run",
     help="Print the plan and how many clients it takes. Nothing is released.", rich_help_panel=_RUN)]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
@@ -57,10 +65,13 @@ def simulate(
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     judge: Annotated[Path | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    trust: TrustOption = "trusted-aggregator",
+    preset: Preset = "default",
+    trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     steps: Steps = None,
+    rounds: Rounds = None,
+    rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 600.0,
     out: Annotated[Path | None, typer.Option(help="The run folder to make.", rich_help_panel=_RUN)] = None,
@@ -70,16 +81,15 @@ def simulate(
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     from gswgan.data.sources import NAMES
-    from gswgan.federated.round import Round
+    from gswgan.federated.round import create_run
     from gswgan.federated.simulation import split_data
-    from gswgan.federated.trust import check_trust, make_federated_plan
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts
     from gswgan.training.planner import doubts
     from gswgan.training.run_folder import RunFolder
 
     if resume is not None:
-        _hold_and_train(Round(RunFolder(resume)), device)
+        _hold_and_train(RunFolder(resume), device)
         return
     spec = data if data in NAMES else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size}
@@ -92,9 +102,9 @@ def simulate(
     images = split_data(where, spread)
     if images.persons is None:
         raise PlanError("data", data, "data by person", "Pass --clients 50 to spread it, or --group-by.")
-    plan = make_federated_plan(
-        Facts.of(images), trust=check_trust(trust), epsilon=epsilon, delta=delta, steps=steps, seed=seed,
-        device=pick_device(device).type,
+    plan = _make_plan(
+        Facts.of(images), preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate,
+        seed=seed, device=pick_device(device).type,
     )  # fmt: skip
     for doubt in doubts(plan, images):
         print(f"warning: {doubt}", file=sys.stderr)
@@ -104,7 +114,7 @@ def simulate(
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
     ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
-    _hold_and_train(Round.create(out, plan, ids, deadline, source=where, spread=spread), device)
+    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread), device)
 
 
 @app.command()
@@ -116,18 +126,20 @@ def plan(
     image_size: Annotated[int, typer.Option(help="Side of the images.", rich_help_panel=_DATA)],
     channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).", rich_help_panel=_DATA)] = 1,
     name: Annotated[str, typer.Option(help="What to call the data.", rich_help_panel=_DATA)] = "federated",
-    trust: TrustOption = "trusted-aggregator",
+    preset: Preset = "default",
+    trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     steps: Steps = None,
+    rounds: Rounds = None,
+    rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; `flwr run` then holds the round (docs/federated.md)."""
     from gswgan.data.persons import read_persons
-    from gswgan.federated.round import Round
-    from gswgan.federated.trust import check_trust, make_federated_plan
+    from gswgan.federated.round import create_run
     from gswgan.training.plan import Facts
 
     ids = tuple(map(str, read_persons(clients)))
@@ -135,10 +147,13 @@ def plan(
         data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
         labelled=True, image_size=image_size, channels=channels,
     )  # fmt: skip
-    made = make_federated_plan(facts, trust=check_trust(trust), epsilon=epsilon, delta=delta, steps=steps, seed=seed)
+    made = _make_plan(
+        facts, preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate, seed=seed,
+        device="cpu",
+    )  # fmt: skip
     _show(made)
     if not dry_run:
-        Round.create(out, made, ids, deadline)
+        create_run(out, made, ids, deadline)
         console.print(f"run folder: {out}")
 
 
@@ -168,47 +183,90 @@ def status(
     console.print("An answer is counted before it is sent, so also where it never arrived.")
 
 
-def _show(plan: Any) -> None:
+def _make_plan(
+    facts: Facts,
+    preset: str,
+    *,
+    trust: str | None,
+    steps: int | None,
+    rounds: int | None,
+    rate: float | None,
+    **options: Any,
+) -> Plan:
+    from gswgan.federated.critic_plan import make_critic_plan
+    from gswgan.federated.trust import check_trust, make_federated_plan
+
+    known = ("default", "ensemble", "paper-federated")
+    if preset not in known:
+        raise PlanError("preset", preset, "one of " + ", ".join(known))
+    found = check_trust(trust or ("untrusted-server" if preset == "paper-federated" else "trusted-aggregator"))
+    if preset == "default":
+        if rounds is not None or rate is not None:
+            raise PlanError("rounds", rounds, "no rounds and no rate: the kernel critic takes one", "Leave them out.")
+        return make_federated_plan(facts, trust=found, steps=steps, **options)
+    if steps is not None:
+        raise PlanError("steps", steps, "no steps: a round of Algorithm 2 is one", "Pass --rounds.")
+    return make_critic_plan(facts, preset=preset, trust=found, rounds=rounds, rate=rate, **options)
+
+
+def _show(plan: Plan) -> None:
     from gswgan.cli.plan_text import describe
-    from gswgan.federated.trust import advice
+    from gswgan.critics.kernel import KernelSettings
+    from gswgan.federated import critic_plan, trust
 
     console.print(describe(plan))
-    console.print(advice(plan))
+    console.print((trust if isinstance(plan.critic, KernelSettings) else critic_plan).advice(plan))
 
 
-def _hold_and_train(held: Round, device: str) -> None:
+def _hold_and_train(folder: RunFolder, device: str) -> None:
+    """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
     import torch
 
-    from gswgan.cli.explain import outcome
-    from gswgan.privacy import PrivacyCost
+    from gswgan.critics.kernel import KernelSettings
+    from gswgan.federated.round import Round
     from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
     from gswgan.training.defaults import TINY
-    from gswgan.training.run_folder import read_json
-    from gswgan.training.settings import from_plain
 
-    folder, plan = held.folder, held.plan
+    plan, where = folder.plan(), pick_device(device)
     _show(plan)
     console.print(f"run folder: {folder.root}")
-    if not held.is_released:
-        if importlib.util.find_spec("flwr") is None:
-            raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
-        from gswgan.federated.simulation import simulate as hold
-
-        columns = (TextColumn("{task.completed} of {task.total} clients"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("", total=len(held.roster), completed=len(held.answered))
-            hold(
-                held, folder.remembered_source(), held.spread, note=bar.console.print,
-                progress=lambda done: bar.update(task, completed=done),
-            )  # fmt: skip
-    if plan.facts.image_size <= TINY and pick_device(device).type == "cpu":
+    one_round = isinstance(plan.critic, KernelSettings)
+    if not (Round(folder).is_released if one_round else folder.is_finished):
+        _simulate(folder, plan, "clients" if one_round else "rounds", where)
+    if plan.facts.image_size <= TINY and where.type == "cpu":
         torch.set_num_threads(1)
-    with progress_bar(plan.training.steps, lambda done: str(plan.guarantee)) as move:
-        ended = run(folder, None, device=pick_device(device), progress=move, note=console.print)
+    ended = folder.is_finished
+    if one_round:
+        with progress_bar(plan.training.steps, lambda done: str(plan.guarantee)) as move:
+            ended = run(folder, None, device=where, progress=move, note=console.print)
     if not ended:
         console.print(f"stopped; continue with: gswgan federate simulate --resume {folder.root}")
         raise typer.Exit(130)
+    _tell(folder)
+
+
+def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
+    from gswgan.federated.simulation import simulate as hold
+
+    total = plan.facts.persons if what == "clients" else plan.training.steps
+    columns = (TextColumn(f"{{task.completed}} of {{task.total}} {what}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=total)
+        hold(
+            folder, folder.remembered_source(), note=bar.console.print, device=device,
+            progress=lambda done: bar.update(task, completed=done),
+        )  # fmt: skip
+
+
+def _tell(folder: RunFolder) -> None:
+    from gswgan.cli.explain import outcome
+    from gswgan.privacy import PrivacyCost
+    from gswgan.training.run_folder import read_json
+    from gswgan.training.settings import from_plain
+
     console.print(outcome(folder))
     statement = read_json(folder.privacy, "privacy.json")
     for other in statement["guarantees"][1:]:

@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from gswgan.cli import audit, benchmark, evaluate, export, federate, judge, privacy, report, sample, train
+from gswgan.cli import (
+    audit,
+    benchmark,
+    book,
+    evaluate,
+    export,
+    federate,
+    judge,
+    privacy,
+    release,
+    report,
+    sample,
+    train,
+)
 from gswgan.errors import GswganError
 
 app = typer.Typer(
@@ -25,6 +38,9 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="benchmark")(benchmark.benchmark)
 app.command(name="judge")(judge.judge)
 app.command(name="report")(report.report)
+app.command(name="release")(release.release)
+app.command(name="verify")(release.verify)
+app.command(name="book")(book.book)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")

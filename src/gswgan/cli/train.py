@@ -50,6 +50,10 @@ def train(
         rich_help_panel=_GUARANTEE)] = None,
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
+    book: Annotated[Path | None, typer.Option(
+        help="Enter the run into this privacy book before it releases anything; refused if all runs in it together "
+        "would go beyond its budget. Make one: gswgan book FILE --epsilon 10 --delta 1e-5.",
+        rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
         help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
         "or gan (NOT private).",
@@ -105,7 +109,12 @@ def train(
     fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method}
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
-        fixed |= {"--dry-run": dry_run or None, "--save-plan": save_plan, "--out": out if resume else None}
+        fixed |= {
+            "--book": book,
+            "--dry-run": dry_run or None,
+            "--save-plan": save_plan,
+            "--out": out if resume else None,
+        }
     given = [name for name, value in fixed.items() if value is not None]
     if given and (continued or plan_file is not None):
         raise PlanError(
@@ -153,6 +162,13 @@ def train(
         _check_fits(plan, images)
         for doubt in doubts(plan, images):
             print(f"warning: {doubt}", file=sys.stderr)
+        entry = None
+        if book is not None:
+            from gswgan.training.book import Book, new_entry
+
+            its = Book(book)
+            after, entry = its.check(plan), new_entry(its)
+            console.print(f"book:      epsilon {after:.4g} of {its.epsilon:.4g} at delta {its.delta:g} with this run")
         if save_plan is not None:
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
@@ -166,7 +182,7 @@ def train(
         if planning:
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
-        folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where)
+        folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where, entry)
     _run(folder, images, device)
     if show_private:
         _show_private(folder)
@@ -183,13 +199,13 @@ def _check_out(out: Path, *, given: bool) -> None:
         raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
 
 
-def _create(root: Path, plan: Plan, where: dict[str, Any]) -> RunFolder:
+def _create(root: Path, plan: Plan, where: dict[str, Any], book: dict[str, str] | None) -> RunFolder:
     """The run folder; where it cannot be made, the folders above it that were new go again as well."""
     from gswgan.training.run_folder import RunFolder
 
     new = [path for path in root.absolute().parents if not path.exists()]
     try:
-        return RunFolder.create(root, plan, source=where)
+        return RunFolder.create(root, plan, source=where, book=book)
     except RunError:
         for path in new:
             with contextlib.suppress(OSError):

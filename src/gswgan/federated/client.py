@@ -25,18 +25,21 @@ import torch
 
 from gswgan.critics.kernel import RandomFeatures, person_row
 from gswgan.data import ImageData, load_data
-from gswgan.errors import FederationError, PrivacyError
+from gswgan.errors import FederationError, GswganError
 from gswgan.evaluation.choice import choose_clients
+from gswgan.federated import critic_messages
+from gswgan.federated.critic_client import CriticAtClient
+from gswgan.federated.critic_messages import Batch
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.trust import Trust, check_trust, spent, trust_of, weight_of_counts
-from gswgan.privacy import GaussianMechanism, Ledger
+from gswgan.privacy import GaussianMechanism, Ledger, Streams
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
-from gswgan.training.plan import Facts, Plan
+from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json, write_json
 
 CPU = torch.device("cpu")
@@ -125,22 +128,49 @@ class Client:
     def reply(self, fields: Fields) -> dict[str, str | bytes]:
         """The answer to a question, or why there is none. The reason never depends on the client's data."""
         try:
+            if "hello" in fields:  # who is there?
+                return {"client": self.name}
+            if "round" in fields:
+                plan, batch = critic_messages.read_question(fields)
+                return critic_messages.answer(self.name, plan, batch.number, self.block(plan, batch))
             plan = read_question(fields)
             return answer(self.name, plan, self.sums(plan))
-        except (FederationError, PrivacyError) as wrong:
+        except GswganError as wrong:
             return {"client": self.name, "refused": str(wrong)}
 
     def sums(self, plan: Plan) -> bytes:
         """This client's averaged, clipped class sums as they travel: kept, or computed, recorded and kept."""
         self._check(plan)
-        folder = self.home / plan.digest()[:32]
         with self._locked():
+            folder = self._folder(plan)
             kept = folder / "answer.bin"
             if not kept.exists():
-                folder.mkdir(mode=0o700, exist_ok=True)
-                sync_folder(self.home)
                 write_durably(kept, self._compute(plan, folder), mode=0o600)
             return kept.read_bytes()
+
+    def block(self, plan: Plan, batch: Batch) -> bytes:
+        """This client's sanitized gradients in a round of Algorithm 2 as they travel (critic_client.py)."""
+        self._check(plan)
+        with self._locked():
+            folder = self._folder(plan)
+            ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
+            return self._critic(folder, plan, self._data, ledger, self._secret(plan, folder)).answer(batch)
+
+    _critic = CriticAtClient
+
+    def _folder(self, plan: Plan) -> Path:
+        folder = self.home / plan.digest()[:32]
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            sync_folder(self.home)
+        return folder
+
+    def _secret(self, plan: Plan, folder: Path) -> Streams:
+        """The client's key for this plan."""
+        key, context, fixed = folder / "key.json", plan.digest(), None
+        if plan.insecure_reproducible:
+            fixed = hashlib.blake2b(f"insecure {plan.seed} {self.name}".encode(), digest_size=32).digest()
+        return load_key(key, context) if key.exists() else create_key(key, context, secret=fixed)
 
     def _check(self, plan: Plan) -> None:
         """Shape and bound are the client's to refuse; what it costs is checked where it is recorded."""
@@ -148,15 +178,15 @@ class Client:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
-        mine, names = Facts.of(self._data), ("classes", "labelled", "image_size", "channels")
-        found, asked = ([getattr(facts, name) for name in names] for facts in (mine, plan.facts))
+        names, data = ("classes", "labelled", "image_size", "channels"), self._data  # not how much data: may be none
+        found = [data.classes, data.labels is not None, data.image_size, data.channels]
+        asked = [getattr(plan.facts, name) for name in names]
         if found != asked:
             raise FederationError("plan", dict(zip(names, asked)), f"{found}, as the client's data has")
 
     def _compute(self, plan: Plan, folder: Path) -> bytes:
         assert plan.privacy is not None
-        key, context = folder / "key.json", plan.digest()
-        secret = load_key(key, context) if key.exists() else create_key(key, context)
+        secret = self._secret(plan, folder)
         ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
         features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
         row = person_row(self._data, features, weight_of_counts(plan))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gswgan.errors import FederationError, short
-from gswgan.federated.trust import trust_of
+from gswgan.federated.trust import check_one_round, trust_of
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
 from gswgan.training.plan import Plan
 
@@ -36,11 +36,9 @@ def read_question(fields: Fields) -> Plan:
     if not isinstance(text, str):
         raise FederationError("question", short(type(text).__name__), "the text of a plan")
     try:
-        plan = Plan.from_json(json.loads(text))
-        trust_of(plan)
+        return check_one_round(Plan.from_json(json.loads(text)))
     except (ValueError, RecursionError) as wrong:
         raise FederationError("question", short(str(wrong), 200), "the plan of a federated run") from wrong
-    return plan
 
 
 def answer(client: str, plan: Plan, sums: bytes) -> dict[str, str | bytes]:

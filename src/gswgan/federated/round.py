@@ -30,7 +30,7 @@ import torch
 from gswgan.critics.kernel import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
-from gswgan.federated.trust import observers, sum_noise, trust_of, weight_of_counts
+from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
@@ -40,6 +40,29 @@ from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
 
 MOST_SECONDS = 30 * 24 * 3600
+
+
+def create_run(
+    root: Path,
+    plan: Plan,
+    clients: tuple[str, ...],
+    seconds: float,
+    *,
+    source: dict[str, Any] | None = None,
+    spread: dict[str, Any] | None = None,
+) -> RunFolder:
+    """A new run folder with its plan, the public list of clients, and how long they have for an answer.
+
+    `source` and `spread`: where a simulation has its clients' data from.
+    """
+    trust_of(plan)
+    if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
+        raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
+    folder = RunFolder.create(root, plan, source=source)
+    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
+    return folder
 
 
 class Round:
@@ -55,7 +78,7 @@ class Round:
             private / "answers.jsonl",
         )
         self._answers = private / "answers"
-        settings = read_json(private / "round.json", "the round.json of a federated run")
+        settings = read_json(folder.rounds, "the round.json of a federated run")
         self.roster: frozenset[str] = frozenset(settings["clients"])
         self._seconds, self.spread = float(settings["seconds"]), settings.get("spread")
         self._answers.mkdir(mode=0o700, exist_ok=True)
@@ -74,18 +97,8 @@ class Round:
         source: dict[str, Any] | None = None,
         spread: dict[str, Any] | None = None,
     ) -> Round:
-        """A new run folder with its plan, the public list of clients, and how long they have.
-
-        `source` and `spread`: where a simulation has its clients' data from.
-        """
-        trust_of(plan)
-        if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
-            raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
-        if not 0 < seconds <= MOST_SECONDS:
-            raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
-        folder = RunFolder.create(root, plan, source=source)
-        write_json(folder.private / "round.json", {"clients": sorted(clients), "seconds": seconds, "spread": spread})
-        return cls(folder)
+        """A new run with its round, not yet begun; see `create_run`."""
+        return cls(create_run(root, check_one_round(plan), clients, seconds, source=source, spread=spread))
 
     @property
     def is_released(self) -> bool:

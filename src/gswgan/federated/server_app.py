@@ -1,21 +1,28 @@
-"""The server as a Flower ServerApp: hold the round, release, train. All state is in the run folder (round.py).
+"""The server as a Flower ServerApp. All state is in the run folder (round.py, remote_critics.py).
 
-Every node that appears is asked, once more if it says nothing for a while: a client answers with the same bytes. We
-ask everybody, so nobody is sampled; Flower's own samplers take no part.
+Kernel critic: hold the one round, release, train. Every node that appears is asked. Algorithm 2: train, and in each
+step ask the clients that we drew ourselves. Flower's own samplers take no part. A node that says nothing for a while is
+asked once more: a client answers with the same bytes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import FederationError
+from gswgan.federated.messages import Fields
+from gswgan.federated.remote_critics import Take, run_rounds
 from gswgan.federated.round import Round
-from gswgan.training.run_folder import RunFolder
+from gswgan.synthesizer import pick_device
+from gswgan.training.run_folder import RunFolder, read_json
 
 RECORD = "gswgan"
 PATIENCE = 60.0
@@ -25,7 +32,7 @@ POLL = 0.2
 
 Note = Callable[[str], None]
 Progress = Callable[[int], None]
-"""Called with the number of clients whose answers count."""
+"""Called with the number of clients whose answers count (Algorithm 2: of rounds)."""
 
 
 def hold(
@@ -35,12 +42,12 @@ def hold(
     asked: dict[int, float] = {}  # node: when
     pending: dict[str, int] = {}  # message: node
     done: set[int] = set()
-    end, size = held.open(), sum(len(value) for value in held.question().values())
+    end, size = held.open(), _size(held.question())
     while not held.is_over():
         nodes = set(grid.get_node_ids()) - done
         due = [node for node in nodes if node not in asked or time.time() - asked[node] > patience]
         if due:
-            sent = [_message(held, node, max(1.0, end - time.time())) for node in due]
+            sent = [_message(held.question(), node, max(1.0, end - time.time())) for node in due]
             for message, node in zip(list(grid.push_messages(sent)), due):
                 if message:
                     pending[message], asked[node] = node, time.time()
@@ -50,8 +57,7 @@ def hold(
                 note(f"node {node}: no answer ({reply.error.reason})")
                 continue
             fields = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
-            up = sum(len(value) for value in fields.values() if isinstance(value, (str, bytes)))
-            refused = held.take(fields, node=node, down=size, up=up)
+            refused = held.take(fields, node=node, down=size, up=_size(fields))
             if str(fields.get("client")) in held.answered or "refused" in fields:
                 done.add(node)  # nothing more to ask
             if refused is not None:
@@ -61,25 +67,80 @@ def hold(
     held.close()
 
 
-def _message(held: Round, node: int, ttl: float) -> Message:
-    content = RecordDict({RECORD: ConfigRecord(dict(held.question()))})
-    return Message(content, dst_node_id=node, message_type="query", ttl=ttl)
+class FlowerCarrier:
+    """Questions to named clients through Flower (remote_critics.Carrier). Who is who is asked of every new node."""
+
+    def __init__(self, grid: Grid, seconds: float, *, note: Note = print, patience: float = PATIENCE) -> None:
+        """`seconds`: how long a round is open."""
+        self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
+        self._nodes: dict[str, int] = {}
+        self._met: set[int] = set()
+
+    def ask(self, clients: Sequence[str], fields: Fields, take: Take) -> None:
+        """Until each of them has replied, rightly or wrongly, or the time is over."""
+        end, size = time.time() + self._seconds, _size(fields)
+        waiting, asked = set(clients), dict[str, float]()
+        pending: dict[str, str | None] = {}  # message: client, None for a node that we do not know yet
+        while waiting and (now := time.time()) < end:
+            new = sorted(set(self._grid.get_node_ids()) - self._met)
+            self._met.update(new)
+            due = [name for name in sorted(waiting & set(self._nodes)) if now - asked.get(name, 0) > self._patience]
+            asked |= dict.fromkeys(due, now)
+            sent = [_message({"hello": ""}, node, end - now) for node in new]
+            sent += [_message(fields, self._nodes[name], end - now) for name in due]
+            for message, name in zip(list(self._grid.push_messages(sent)) if sent else [], [*[None] * len(new), *due]):
+                pending[message] = name
+            for reply in list(self._grid.pull_messages(list(pending))):
+                name, node = pending.pop(reply.metadata.reply_to_message_id, None), reply.metadata.src_node_id
+                if not reply.has_content():
+                    self._note(f"node {node}: no answer ({reply.error.reason})")
+                    self._met.discard(node)
+                    continue
+                found: dict[str, Any] = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
+                if name is not None:
+                    waiting.discard(name)
+                    if (refused := take(found, node=node, down=size, up=_size(found))) is not None:
+                        self._note(f"refused: {refused}")
+                elif isinstance(client := found.get("client"), str):
+                    self._nodes[client] = node
+                    asked.pop(client, None)  # it may have come back under another number
+            time.sleep(POLL / 4)
+
+
+def _size(fields: Fields) -> int:
+    return sum(len(value) for value in fields.values() if isinstance(value, (str, bytes)))
+
+
+def _message(fields: Fields, node: int, ttl: float) -> Message:
+    content: dict[str, Any] = dict(fields)
+    record = RecordDict({RECORD: ConfigRecord(content)})
+    return Message(record, dst_node_id=node, message_type="query", ttl=max(1.0, ttl))
 
 
 def make_app(
-    find: Callable[[Context], Round],
+    find: Callable[[Context], RunFolder],
     *,
     after: Callable[[Round], None] = lambda held: None,
     note: Note = print,
     progress: Progress = lambda done: None,
     patience: float = PATIENCE,
+    device: torch.device | None = None,
 ) -> ServerApp:
-    """A ServerApp that holds the round that is found from its context, releases, and does what comes after."""
+    """A ServerApp for the run that is found from its context.
+
+    Kernel critic: it holds the round, releases, and does what comes after. Algorithm 2: it trains.
+    """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        held = find(context)
+        folder = find(context)
+        if not isinstance(folder.plan().critic, KernelSettings):
+            seconds = float(read_json(folder.rounds, "the round.json of a federated run")["seconds"])
+            carrier = FlowerCarrier(grid, seconds, note=note)
+            run_rounds(folder, carrier, device=device or pick_device("auto"), note=note, progress=progress)
+            return
+        held = Round(folder)
         with held.held():
             if not held.is_released:
                 hold(grid, held, note=note, progress=progress, patience=patience)
@@ -90,19 +151,18 @@ def make_app(
     return app
 
 
-def _round_of(context: Context) -> Round:
+def _run_of(context: Context) -> RunFolder:
     root = str(context.run_config.get("run", ""))
     if not root:
         raise FederationError("run", root, "the run folder", "flwr run APP LINK --run-config 'run=\"/path/to/RUN\"'")
-    return Round(RunFolder(Path(root)))
+    return RunFolder(Path(root))
 
 
 def _train(held: Round) -> None:
-    from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
 
     if not held.folder.is_finished:
         run(held.folder, None, device=pick_device("auto"), note=print)
 
 
-app = make_app(_round_of, after=_train, progress=lambda done: print(f"{done} clients have answered", flush=True))
+app = make_app(_run_of, after=_train, progress=lambda done: print(f"{done} done", flush=True))

@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
 from gswgan.evaluation.choice import choose_clients
 from gswgan.federated.client import Cap, Client
-from gswgan.federated.round import Round
+from gswgan.federated.critic_plan import most_spent
 from gswgan.federated.trust import trust_of
+from gswgan.training.run_folder import RunFolder, read_json
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -38,22 +41,23 @@ def _parts(arguments: str) -> list[tuple[str, ImageData]]:
 
 
 def simulate(
-    held: Round,
+    folder: RunFolder,
     where: Mapping[str, Any],
-    spread: Mapping[str, Any] | None = None,
     *,
     note: Callable[[str], None] = print,
     progress: Callable[[int], None] = lambda done: None,
+    device: torch.device | None = None,
 ) -> None:
-    """Hold the round with one virtual node for each client; when it returns, no process is left."""
+    """Hold the round, or all rounds, with one virtual node for each client; when it returns, no process is left."""
     from flwr.simulation import run_simulation
 
     from gswgan.federated import client_app, server_app
 
-    state, plan, text = held.folder.private / "clients", held.plan, json.dumps([where, spread])
+    settings = read_json(folder.rounds, "the round.json of a federated run")
+    state, plan, text = folder.private / "clients", folder.plan(), json.dumps([where, settings.get("spread")])
     assert plan.guarantee is not None
     cost = plan.guarantee
-    cap = Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours)
+    cap = Cap(epsilon=most_spent(plan), delta=cost.delta, neighbours=cost.neighbours)
     trust, insecure = trust_of(plan), plan.insecure_reproducible
 
     def find(config: Mapping[str, Any]) -> Client:
@@ -62,9 +66,11 @@ def simulate(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=server_app.make_app(lambda context: held, note=note, progress=progress, patience=math.inf),
+        server_app=server_app.make_app(
+            lambda context: folder, note=note, progress=progress, patience=math.inf, device=device
+        ),
         client_app=client_app.make_app(find),
-        num_supernodes=len(held.roster),
+        num_supernodes=len(settings["clients"]),
         backend_config={
             "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False, "log_to_driver": False},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

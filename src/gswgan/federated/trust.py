@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
+from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings, count_weight
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
@@ -51,11 +52,24 @@ def check_trust(trust: str) -> Trust:
 def trust_of(plan: Plan) -> Trust:
     """The trust model of a federated plan; any other plan is a PlanError."""
     privacy = plan.privacy
-    if privacy is None or not isinstance(plan.critic, KernelSettings) or privacy.unit != "person":
-        raise PlanError("plan", plan.method, "a kernel critic (method gswgan, preset default) by person")
-    if plan.method != "gswgan" or plan.preset != "default" or plan.source is not None:
-        raise PlanError("plan", (plan.method, plan.preset), "method gswgan, preset default, with a release of its own")
+    if plan.method != "gswgan" or plan.source is not None or privacy is None or privacy.unit != "person":
+        raise PlanError(
+            "plan",
+            plan.method,
+            "method gswgan, a kernel critic or a critic for each client, by person, with a release of its own",
+        )
+    each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.shards)
+    if not isinstance(plan.critic, KernelSettings) and each != ("one", plan.facts.persons):
+        raise PlanError("plan", plan.preset, "a kernel critic, or a critic for each client with one batch a round")
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
+
+
+def check_one_round(plan: Plan) -> Plan:
+    """Return a federated plan if it is the kernel critic's, which takes one round."""
+    trust_of(plan)
+    if not isinstance(plan.critic, KernelSettings):
+        raise PlanError("plan", plan.preset, "the kernel critic (preset default) in one round")
+    return plan
 
 
 def make_federated_plan(

@@ -34,10 +34,15 @@ def channels_last(images: np.ndarray) -> np.ndarray:
     return images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
 
 
-def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
+def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
     """A picture of images [n, c, h, w] in rows of `columns`, each enlarged to about `side` pixels."""
     scale = max(1, side // images.shape[2])
     pictures = channels_last(images).repeat(scale, axis=1).repeat(scale, axis=2)
     pictures = np.pad(pictures, [(0, 0), (2, 2), (2, 2)] + [(0, 0)] * (pictures.ndim - 3), constant_values=96)
     rows = [np.concatenate(list(row), axis=1) for row in np.split(pictures, len(pictures) // columns)]
-    Image.fromarray(np.concatenate(rows, axis=0)).save(path)
+    return np.concatenate(rows, axis=0)
+
+
+def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
+    """That picture as a file."""
+    Image.fromarray(grid_of(images, columns, side=side)).save(path)

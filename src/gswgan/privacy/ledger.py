@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _line(content: dict[str, Any], previous: str) -> tuple[str, str]:
+def chained_line(content: dict[str, Any], previous: str) -> tuple[str, str]:
+    """The content as a line that holds the digest of the line before it and its own; and that digest."""
     body = {**content, "previous": previous}
     digest = _digest(body)
     return json.dumps({**body, "digest": digest}, sort_keys=True) + "\n", digest
@@ -61,9 +62,21 @@ def _line(content: dict[str, Any], previous: str) -> tuple[str, str]:
 class Ledger:
     """Append-only record of what one observer has been shown."""
 
-    def __init__(self, path: Path, *, observer: str, context: str, journal: Path | None = None) -> None:
-        """Open or create the ledger of one run (its `context`: the plan's digest) for one observer."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        observer: str,
+        context: str,
+        journal: Path | None = None,
+        before_repeat: Callable[[Entry], None] = lambda entry: None,
+    ) -> None:
+        """Open or create the ledger of one run (its `context`: the plan's digest) for one observer.
+
+        `before_repeat` is told of a release that was not planned, because it repeats one, and may refuse it.
+        """
         self.path, self.observer, self.context = path, observer, context
+        self._before_repeat = before_repeat
         self._journal = journal
         self.entries: list[Entry] = []
         self._attempts: dict[str, int] = {}
@@ -100,6 +113,8 @@ class Ledger:
             if known == fingerprint:
                 return earlier
         entry = Entry(name=name, attempt=attempt, event=event if attempt == 0 else unsampled(event))
+        if attempt > 0:
+            self._before_repeat(entry)
         if self._journal is not None:
             _check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
@@ -132,7 +147,7 @@ class Ledger:
         self._attempts[entry.name] = entry.attempt + 1
 
     def _append(self, content: dict[str, Any]) -> None:
-        text, head = _line(content, self.head)
+        text, head = chained_line(content, self.head)
         append_durably(self.path, text, expected_size=self._size)
         self.head, self._size = head, self._size + len(text)
 
@@ -188,27 +203,31 @@ def read_journal(path: Path) -> list[tuple[Entry, str]]:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 
 
+def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The lines of a file written by `chained_line`, without their digests, and the last digest: the head."""
+    rows: list[dict[str, Any]] = []
+    previous = ""
+    for index, text in enumerate(path.read_text().splitlines()):
+        row = json.loads(text)
+        digest = row.pop("digest")
+        if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
+            raise ValueError(f"the chain breaks at line {index + 1}")
+        rows.append(row)
+        previous = digest
+    return rows, previous
+
+
 def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
     """Header, entries and head digest of a ledger whose chain is unbroken; anything else is a LedgerError."""
-    previous, header, entries = "", None, []
     try:
-        lines = path.read_text().splitlines()
-        for index, text in enumerate(lines):
-            row = json.loads(text)
-            digest = row.pop("digest")
-            if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
-                raise ValueError(f"the chain breaks at line {index + 1}")
-            previous = digest
-            if index == 0:
-                header = row
-                continue
-            entries.append(_entry(row))
-        if header is None or header["format_version"] != FORMAT_VERSION:
+        rows, head = read_chain(path)
+        if not rows or rows[0]["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
-        header["observer"], header["context"]
+        rows[0]["observer"], rows[0]["context"]
+        entries = [_entry(row) for row in rows[1:]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise LedgerError("ledger", str(path), f"an unbroken ledger ({wrong})") from wrong
-    return header, entries, previous
+    return rows[0], entries, head
 
 
 def _entry(row: dict[str, Any]) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import threading
@@ -20,6 +21,7 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
+from gswgan.training.book import enter
 from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.gs_wgan import kernel_critic
@@ -36,6 +38,9 @@ Progress = Callable[[int], None]
 
 Note = Callable[[str], None]
 """Called with a line about what is going on; never anything private."""
+
+Answerer = Callable[[Tools], Critic]
+"""Makes the critic that asks others for its answers, with the run's ledger, key and streams."""
 
 
 def train(
@@ -81,8 +86,12 @@ def run(
     device: torch.device,
     progress: Progress = lambda done: None,
     note: Note = lambda text: None,
+    answerer: Answerer | None = None,
 ) -> bool:
-    """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume)."""
+    """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume).
+
+    `answerer`: who answers instead of a critic here, where the data is elsewhere.
+    """
     with folder.locked(), _stop_on_interrupt() as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
         if folder.is_finished:
@@ -96,7 +105,7 @@ def run(
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set)
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer)
         try:
             critic.prepare(data, resumed=saved is not None)
         except Stopped:
@@ -130,7 +139,7 @@ def run(
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
-    spent = [folder.journal, folder.checkpoint, folder.warm_start, folder.private / folder.samples.name]
+    spent = [folder.journal, folder.checkpoint, folder.warm_start]
     spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
@@ -163,18 +172,26 @@ def make_critic(
     device: torch.device,
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
+    answerer: Answerer | None = None,
 ) -> Critic:
-    """The plan's critic behind its barrier: ledger and key."""
+    """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
     if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
         return kernel_critic(plan, folder, device, None)
-    if data is None:
+    by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
+    if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record
+        raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
+    if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
+    asked = None if data is None else enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
-    folder.bind_data(data, secret)
+    if data is not None:
+        folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
-    return plan.recipe.critic(plan, tools)
+    if asked is not None:
+        tools = dataclasses.replace(tools, before_repeat=asked)
+    return plan.recipe.critic(plan, tools) if answerer is None else answerer(tools)
 
 
 @contextmanager

@@ -162,10 +162,10 @@ def words(draft: Draft) -> str:
 
 def check(plan: Plan) -> None:
     """What is accounted for is what the critic does."""
-    if load_preset(plan.preset).get("federated"):
+    if load_preset(plan.preset).get("federated") and (plan.guarantee is None or plan.guarantee.observer != "server"):
         raise PlanError(
             "preset", plan.preset, "a centralized preset",
-            f"This one can be accounted for, not trained: `gswgan privacy account --preset {plan.preset}`.",
+            f"This one is for clients: `gswgan federate simulate --preset {plan.preset}`.",
         )  # fmt: skip
     if isinstance(plan.critic, KernelSettings):
         check_kernel(plan)

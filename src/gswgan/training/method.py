@@ -17,6 +17,7 @@ import torch
 from gswgan.critics import Critic
 from gswgan.privacy import Event, Ledger, Streams
 from gswgan.privacy.claims import Claim
+from gswgan.privacy.ledger import Entry
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan
 from gswgan.training.run_folder import RunFolder
 
@@ -45,6 +46,7 @@ class Tools:
     device: torch.device
     note: Callable[[str], None]
     stopped: Callable[[], bool]
+    before_repeat: Callable[[Entry], None] = lambda entry: None
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -55,6 +57,7 @@ class Tools:
             observer=self.plan.guarantee.observer,
             context=self.plan.digest(),
             journal=self.folder.journal,
+            before_repeat=self.before_repeat,
         )
 
     @property

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import io
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import safetensors.torch
+from PIL import Image
 from torch import nn
 
 from gswgan.errors import LedgerError
 from gswgan.generators.generator import Generator
-from gswgan.generators.sampling import draw_images, save_grid
+from gswgan.generators.sampling import draw_images, grid_of
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.events import in_words, tally
 from gswgan.privacy.ledger import compose, read_ledger
@@ -31,7 +33,9 @@ def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
     network = generator.released_network()
     kept = [int(label) for label in generator.label_set]
     write_json(folder.model, {"method": plan.method, "labels": kept, "plan": plan.to_json()})
-    picture(plan, network, folder, kept)
+    picture = io.BytesIO()
+    Image.fromarray(draw_picture(plan, network, kept)).save(picture, "png")
+    write_durably(folder.samples, picture.getvalue())
     if plan.source is None:  # otherwise the source's privacy.json came with its embedding
         cost = cost_of_ledger(plan, folder)
         observers = read_json(folder.federation, "federation.json") if folder.federation.exists() else {}
@@ -82,16 +86,13 @@ def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost | None:
     return from_plain(PrivacyCost, found, "privacy.json")
 
 
-def picture(plan: Plan, network: nn.Module, folder: RunFolder, kept: list[int]) -> None:
-    """samples.png: a row for each class (of at most 20)."""
+def draw_picture(plan: Plan, network: nn.Module, kept: list[int]) -> np.ndarray:
+    """What samples.png shows: a row for each class (of at most 20), the same one every time."""
     labels = np.repeat(np.array(kept[:20]), PICTURE_COLUMNS)
     if plan.facts.classes == 1:
         labels = np.zeros(8 * PICTURE_COLUMNS, np.int64)
     rng = Streams.public(plan.seed).generator("picture")
-    aside = folder.private / folder.samples.name
-    save_grid(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS, aside)
-    write_durably(folder.samples, aside.read_bytes())
-    aside.unlink()
+    return grid_of(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS)
 
 
 def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:

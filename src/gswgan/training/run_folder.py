@@ -36,15 +36,23 @@ class RunFolder:
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
+        self.book, self.rounds = self.private / "book.json", self.private / "round.json"  # of clients that answer
 
     @classmethod
     def create(
-        cls, root: Path, plan: Plan, *, source: dict[str, Any] | None = None, origin: RunFolder | None = None
+        cls,
+        root: Path,
+        plan: Plan,
+        *,
+        source: dict[str, Any] | None = None,
+        origin: RunFolder | None = None,
+        book: dict[str, str] | None = None,
     ) -> RunFolder:
         """A new run with its plan. An existing folder is never written over.
 
-        `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost. The
-        plan is written last: a folder without it is no run yet, and may be made again.
+        `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost.
+        `book`: the privacy book that the run will enter. The plan is written last: a folder without it is no run yet,
+        and may be made again.
         """
         folder = cls(root)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
@@ -61,6 +69,9 @@ class RunFolder:
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
+                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
+                if book is not None:
+                    write_json(folder.book, dict(book))
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
                     write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
@@ -74,7 +85,7 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book}
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
@@ -100,12 +111,10 @@ class RunFolder:
 
     def bind_data(self, data: ImageData, secret: Streams) -> None:
         """Remember, keyed, which data this run is about; refuse to go on with other data."""
-        state = hashlib.blake2b(key=secret.seed("data"))
-        for array in (data.images, data.labels, data.persons):
-            state.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+        digest = data_digest(data, secret.seed("data"))
         if not self.data.exists():
-            write_json(self.data, {"digest": state.hexdigest()})
-        elif read_json(self.data, "data.json").get("digest") != state.hexdigest():
+            write_json(self.data, {"digest": digest})
+        elif read_json(self.data, "data.json").get("digest") != digest:
             raise RunError(
                 "data", "not the data that this run began with", "the same records in the same order",
                 "Noise of one run must not be used for two data sets: start a new run.",
@@ -138,6 +147,14 @@ class RunFolder:
             os.close(descriptor)
 
 
+def data_digest(data: ImageData, key: bytes) -> str:
+    """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it."""
+    state = hashlib.blake2b(key=key)
+    for array in (data.images, data.labels, data.persons):
+        state.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A JSON file with its format version, durably."""
     write_durably(path, (json.dumps({"format_version": 1, **content}, indent=1) + "\n").encode())
@@ -163,7 +180,7 @@ def find_release(path: Path) -> RunFolder:
         return RunFolder(path)
     if (path / "model.json").exists():
         folder = RunFolder(path.parent)
-        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples"):
+        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples", "federation"):
             setattr(folder, name, path / getattr(folder, name).name)
         folder.release = path
         return folder

@@ -1,0 +1,1 @@
+"""A release that others can check: packed with checksums, verified without any private file."""

@@ -1,0 +1,240 @@
+"""`gswgan verify`: what a stranger can check of a release, with no private file.
+
+Checks go from the outside in, and stop at the first stage that finds something: which files there are, their
+checksums, the plan, the ledger against the plan, epsilon from the ledger, and last whether weights, embedding, picture
+and card are what plan and ledger say. Whoever rebuilds everything consistently is found only by a digest that was
+published elsewhere: the manifest's, which stands for every byte, or the ledger's head, for plan and releases.
+
+Not checked, since nobody could from outside: that the noise was drawn and kept secret, and what data it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gswgan.critics.kernel import KernelSettings
+from gswgan.errors import GswganError, RunError, short
+from gswgan.federated.critic_plan import statement
+from gswgan.federated.trust import observers
+from gswgan.privacy import Accountant, PrivacyCost
+from gswgan.privacy.events import tally, unsampled
+from gswgan.privacy.ledger import Entry, compose, read_chain, read_ledger
+from gswgan.release.contents import has_embedding, wrong_contents
+from gswgan.release.finding import Finding
+from gswgan.release.pack import ALWAYS, MANIFEST, SOMETIMES, checksum
+from gswgan.training.plan import Plan
+from gswgan.training.publish import privacy_statement
+from gswgan.training.run_folder import RunFolder, find_release, read_json
+
+TOLERANCE = 1e-4
+"""Relative: between epsilons that two machines compute from the same ledger."""
+
+_EDITED = "It was damaged or edited after it was packed: get the release again."
+_FORGED = "The files contradict each other, so at least one is not what the run wrote: do not rely on the guarantee."
+_UNREADABLE = "It was damaged or edited, and nothing that rests on it holds: get the release again."
+_MOST_BYTES = 2**30
+_LINE = {"index", "name", "attempt", "event", "previous"}
+_HEADER = {"index", "format_version", "observer", "context", "previous"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What verification found: nothing (`findings` is empty, the rest is set), or what is wrong."""
+
+    findings: tuple[Finding, ...]
+    digest: str = ""
+    head: str = ""
+    plan: Plan | None = None
+    cost: PrivacyCost | None = None
+    statement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    releases: int = 0
+    repeated: int = 0
+
+
+def verify(path: Path, digest: str | None = None) -> Verdict:
+    """Check a packed release, and that it is the one of this digest."""
+    if not (path / MANIFEST).is_file():
+        raise RunError("folder", str(path), f"a release with its {MANIFEST}", "`gswgan release RUN` packs one.")
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise RunError("dp-accounting", None, "an accountant to compute epsilon with", "pip install dp-accounting")
+    look = _Look(path, digest)
+    stages: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        (MANIFEST, look.files), ("model.json", look.the_plan), ("ledger.jsonl", look.the_ledger),
+        (MANIFEST, look.the_digest), ("privacy.json", look.the_guarantee), ("release", look.contents),
+    ]  # fmt: skip
+    for where, stage in stages:
+        try:
+            findings = tuple(stage())
+        except (GswganError, ArithmeticError, ValueError, TypeError, KeyError, MemoryError, OSError) as wrong:
+            findings = (Finding(where=where, what=f"cannot be read: {wrong}".removesuffix("."), means=_UNREADABLE),)
+        if findings:
+            return Verdict(findings=findings)
+    return Verdict(
+        findings=(), digest=look.digest, head=look.head, plan=look.plan, cost=look.cost, statement=look.statement,
+        releases=len(look.entries), repeated=sum(entry.attempt > 0 for entry in look.entries),
+    )  # fmt: skip
+
+
+class _Look:
+    """One look at a release. Each stage may use what the stages before it have found to be sound."""
+
+    def __init__(self, path: Path, expected: str | None) -> None:
+        self.path, self.expected = path, expected
+        self.folder: RunFolder
+        self.plan: Plan
+        self.entries: list[Entry]
+        self.statement: dict[str, Any]
+        self.cost: PrivacyCost
+        self.digest = self.head = ""
+
+    def files(self) -> Iterator[Finding]:
+        """Only plain files that belong there, all of them, with the manifest's checksums."""
+        known, found = {*ALWAYS, *SOMETIMES, MANIFEST}, set()
+        for entry in os.scandir(self.path):
+            if not entry.is_file(follow_symlinks=False):
+                yield Finding(where=entry.name, what="is not a plain file", means=_smuggled("It may lead anywhere"))
+            elif entry.name not in known:
+                yield Finding(where=entry.name, what="is no file of a release", means=_smuggled("It may hold anything"))
+            elif entry.stat().st_size > _MOST_BYTES:
+                yield Finding(where=entry.name, what="is larger than any release", means=_EDITED)
+            else:
+                found.add(entry.name)
+        if MANIFEST not in found:
+            return
+        self.manifest = yield from self._canonical(MANIFEST)
+        listed = self.manifest.get("files")
+        if set(self.manifest) != {"format_version", "plan", "ledger_head", "files"} or not isinstance(listed, dict):
+            yield Finding(where=MANIFEST, what="is not a manifest", means=_EDITED)
+            return
+        for name in sorted({*ALWAYS, *listed} - found):
+            yield Finding(where=name, what="is missing", means="The release is not whole: get it again.")
+        for name in sorted(found - {*listed, MANIFEST}):
+            yield Finding(where=name, what="is not in the manifest", means=_smuggled("It came in later"))
+        for name in sorted(found & set(listed)):
+            if checksum(self.path / name) != listed[name]:
+                yield Finding(where=name, what="has another checksum than in the manifest", means=_EDITED)
+        self.digest = checksum(self.path / MANIFEST)
+
+    def the_plan(self) -> Iterator[Finding]:
+        """A plan that is whole, has a guarantee, and is the manifest's."""
+        model = yield from self._canonical("model.json")
+        self.folder = find_release(self.path)
+        self.plan = self.folder.plan()  # a plan that was edited has another digest, and is refused
+        if set(model) != {"format_version", "method", "labels", "plan"} or model["method"] != self.plan.method:
+            yield Finding(where="model.json", what="does not hold just method, labels and plan", means=_FORGED)
+        if self.plan.void is not None or self.plan.guarantee is None:
+            yield Finding(where="model.json", what=f"was {self.plan.void}", means="There is NO guarantee.")
+        if self.manifest["plan"] != self.plan.digest():
+            yield Finding(where="model.json", what="is not the plan that the manifest names", means=_FORGED)
+        needed = {"embedding.safetensors"} if has_embedding(self.plan) else set()
+        needed |= {"federation.json"} if _is_federated(self.plan) and self.plan.source is None else set()
+        for name in SOMETIMES:
+            if (name in needed) != (name in self.manifest["files"]):
+                what = "is missing, and the plan has one" if name in needed else "is there, and the plan has none"
+                yield Finding(where=name, what=what, means=_FORGED)
+
+    def the_ledger(self) -> Iterator[Finding]:
+        """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
+        where, plan = "ledger.jsonl", self.plan
+        header, self.entries, self.head = read_ledger(self.folder.ledger)
+        text, (rows, _) = self.folder.ledger.read_bytes(), read_chain(self.folder.ledger)
+        lines = [json.dumps(json.loads(line), sort_keys=True) + "\n" for line in text.decode().split("\n")[:-1]]
+        if "".join(lines).encode() != text or any(set(r) != (_LINE if r["index"] else _HEADER) for r in rows):
+            yield Finding(where=where, what="holds more than the lines of a ledger", means=_FORGED)
+        mine = header["context"] == plan.digest() if plan.source is None else self.head == plan.source
+        if not mine:
+            yield Finding(where=where, what="is the ledger of another plan than model.json's", means=_FORGED)
+        assert plan.guarantee is not None
+        if header["observer"] != plan.guarantee.observer:
+            yield Finding(where=where, what=f"is for observer {short(header['observer'])}", means=_FORGED)
+        if self.manifest["ledger_head"] != self.head:
+            yield Finding(where=where, what="ends in another digest than the manifest names", means=_FORGED)
+        first = {entry.name: entry.event for entry in self.entries if entry.attempt == 0}
+        found, planned = tally(compose(entry for entry in self.entries if entry.attempt == 0)), plan.releases()
+        if found != planned or len(first) != sum(found.values()):
+            what = f"has {sum(found.values())} releases of {len(found)} kind(s) under {len(first)} names, not the "
+            what += f"{sum(planned.values())} of {len(planned)} kind(s) that the plan says"
+            yield Finding(where=where, what=what, means="Releases are missing, added or changed: epsilon is not known.")
+        attempts: dict[str, int] = {}
+        for entry in self.entries:
+            before = attempts.get(entry.name, -1)
+            if entry.attempt != before + 1 or (entry.attempt and entry.event != unsampled(first[entry.name])):
+                what = f"has attempt {entry.attempt} of {short(entry.name)!r} after {before}, or at another cost"
+                yield Finding(where=where, what=what, means=_FORGED)
+                return
+            attempts[entry.name] = entry.attempt
+
+    def the_digest(self) -> Iterator[Finding]:
+        """The digest that was published elsewhere."""
+        if self.expected is not None and self.expected not in (self.digest, self.head):
+            yield Finding(
+                where=MANIFEST,
+                what=f"has digest {self.digest}, its ledger {self.head}, not {short(self.expected, 64)}",
+                means="This is not the release that was published: it was replaced or rebuilt, however sound it looks.",
+            )
+
+    def the_guarantee(self) -> Iterator[Finding]:
+        """Epsilon computed from the ledger is what privacy.json states, with everything it means nothing without."""
+        planned, total = self.plan.guarantee, compose(self.entries)
+        assert planned is not None
+        epsilon = Accountant(planned.neighbours).epsilon(total, planned.delta)
+        self.cost = dataclasses.replace(planned, epsilon=max(epsilon, planned.epsilon))
+        if planned.epsilon > epsilon * (1 + TOLERANCE):
+            what = f"plans epsilon {planned.epsilon:.6g}, where its ledger costs {epsilon:.6g}"
+            yield Finding(where="model.json", what=what, means=_FORGED)
+        expected = {"format_version": 1, **privacy_statement(self.plan, self.cost)}
+        if _is_federated(self.plan):
+            stated_by = observers if isinstance(self.plan.critic, KernelSettings) else statement
+            both = stated_by(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
+            expected |= both
+            if self.plan.source is None:
+                stated = yield from self._canonical("federation.json")
+                yield from _differences("federation.json", {"format_version": 1, **both}, stated)
+        self.statement = yield from self._canonical("privacy.json")
+        yield from _differences("privacy.json", expected, self.statement)
+
+    def contents(self) -> Iterator[Finding]:
+        """Weights, embedding, picture and card are what plan and ledger say."""
+        kept = read_json(self.folder.model, "model.json")["labels"]
+        yield from wrong_contents(self.folder, self.plan, self.statement, kept)
+
+    def _canonical(self, name: str) -> Generator[Finding, None, dict[str, Any]]:
+        """A JSON file exactly as we write it: nothing between the lines, no key twice."""
+        content = read_json(self.path / name, f"the {name} of a release")
+        if (self.path / name).read_text() != json.dumps(content, indent=1) + "\n":
+            yield Finding(where=name, what="is not written as gswgan writes it", means=_EDITED)
+        return content
+
+
+def _is_federated(plan: Plan) -> bool:
+    """Whether clients answered, in one round or in many: such a run has observers of its own."""
+    return plan.privacy is not None and (plan.privacy.observer == "server" or plan.privacy.neighbours == "zeroed")
+
+
+def _smuggled(why: str) -> str:
+    return f"{why}, private data too: do not publish this folder, pack it again with `gswgan release`."
+
+
+def _differences(where: str, expected: Any, found: Any, key: str = "") -> Iterator[Finding]:
+    """Where a statement differs from what follows from plan and ledger; epsilons within the tolerance are equal."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping) and expected.keys() == found.keys():
+        for name in expected:
+            yield from _differences(where, expected[name], found[name], f"{key}.{name}".lstrip("."))
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for index, pair in enumerate(zip(expected, found)):
+            yield from _differences(where, *pair, f"{key}[{index}]")
+    elif key.endswith("epsilon") and type(expected) is type(found) is float:
+        if not math.isclose(expected, found, rel_tol=TOLERANCE):
+            what = f"states {key} {found:.6g}, where plan and ledger give {expected:.6g}"
+            yield Finding(where=where, what=what, means="The stated guarantee is not what the releases cost.")
+    elif expected != found or type(expected) is not type(found):
+        what = f"states {key or 'keys'} {short(found)!r}, where plan and ledger give {short(expected)!r}"
+        yield Finding(where=where, what=what, means="The stated guarantee is not what the releases cost.")

@@ -1,0 +1,420 @@
+"""Rounds of Algorithm 2 in which things break: what counts, what is refused, what is recorded, what is released."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federate
+from rounds import run_killed
+
+from gswgan.data import clients
+from gswgan.federated import critic_client
+from gswgan.federated.client import Cap, Client, Memory
+from gswgan.federated.critic_messages import Batch, answer, pack_block, question, read_question, unpack_block
+from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
+from gswgan.federated.round import create_run
+from gswgan.privacy import Streams
+from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.training.centralized import make_generator
+from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.method import Tools
+from gswgan.training.plan import Plan
+
+KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
+UNIT = 2**GRID_BITS
+BAD, NAMES = "person 03", sorted(DATA.person_ids)
+ROWS, WIDTH = KNOWN.privacy.rows, KNOWN.facts.pixels
+
+
+class Answers:
+    """A carrier of replies that are there already; it remembers who was asked, and by what."""
+
+    def __init__(self, replies: dict[str, Any]) -> None:
+        self.replies, self.asked = replies, list[tuple[list[str], Any]]()
+        self.take: Take | None = None
+
+    def ask(self, clients: Sequence[str], fields: Any, take: Take) -> None:
+        self.asked.append((list(clients), fields))
+        self.take = take
+        for node, (name, reply) in enumerate(self.replies.items()):
+            if name in clients:
+                for one in reply if isinstance(reply, list) else [reply]:
+                    take(one, node=node, down=1, up=2)
+
+
+def server(root: Path, plan: Plan, carrier: Any) -> RemoteCritics:
+    folder = create_run(root, plan, DATA.person_ids, 600)
+    tools = Tools(
+        plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
+        note=print, stopped=lambda: False,
+    )  # fmt: skip
+    made = RemoteCritics(tools, NAMES, carrier)
+    made.prepare(None)
+    return made
+
+
+def released(root: Path, carrier: Any, plan: Plan = KNOWN, step: int = 0) -> np.ndarray:
+    """The sum that a round releases, with known noise: what the generator gets times the planned number."""
+    critics, generator = server(root, plan, carrier), make_generator(plan, CPU)
+    critics.learn(step, generator)
+    gradient = critics.upstream_gradient(*generator.sample(plan.training.batch_size, step))
+    return gradient.double().numpy().reshape(ROWS, -1) * plan.privacy.rate * len(NAMES)
+
+
+@functools.cache
+def asked(plan: Plan = KNOWN, step: int = 0) -> dict[str, Any]:
+    """The question of a round, before the generator has learnt anything."""
+    with tempfile.TemporaryDirectory() as root:
+        carrier = Answers({})
+        released(Path(root) / "run", carrier, plan, step)
+        return carrier.asked[0][1]
+
+
+@functools.cache
+def honest() -> dict[str, dict[str, str | bytes]]:
+    """What every client answers to the first question."""
+    with tempfile.TemporaryDirectory() as state:
+        return {name: client.reply(asked()) for name, client in critic_clients(Path(state), KNOWN).items()}
+
+
+def others() -> dict[str, Any]:
+    return {name: reply for name, reply in honest().items() if name != BAD}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The release without the one client that will misbehave."""
+    return released(tmp_path_factory.mktemp("without") / "run", Answers(others()))
+
+
+def lines(home: Path) -> int:
+    return sum(len(read_ledger(path)[1]) for path in home.glob("*/ledger.jsonl"))
+
+
+def log(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (root / "private/answers.jsonl").read_text().splitlines()]
+
+
+def row_of(*values: int) -> bytes:
+    grid = np.zeros((ROWS, WIDTH), "<i4")
+    grid[-1, : len(values)] = values
+    return grid.tobytes()
+
+
+SIZE = ROWS * WIDTH
+WRONG: dict[str, Any] = {
+    "NaN": {"block": np.full(SIZE, np.nan, np.float32).tobytes()},
+    "infinity": {"block": np.full(SIZE, np.inf, np.float32).tobytes()},
+    "NaN in float64": {"block": np.full(SIZE, np.nan).tobytes()},
+    "too short": {"block": bytes(4 * SIZE - 4)},
+    "too long": {"block": bytes(4 * SIZE + 4)},
+    "text": {"block": "x" * 4 * SIZE},
+    "nothing": {"block": None},
+    "a gradient beyond the clip norm": {"block": row_of(UNIT, 1)},
+    "one step beyond the clip norm": {"block": row_of(UNIT + 1)},
+    "squares that overflow": {"block": row_of(*[2**30] * 16)},
+    "the smallest integer": {"block": np.full(SIZE, -(2**31), "<i4").tobytes()},
+    "another plan": {"plan": "0" * 64},
+    "no plan": {"plan": None},
+    "a replayed round": {"round": "2"},
+    "no round": {"round": None},
+    "a client that was not asked": {"client": "a stranger"},
+    "no client": {"client": 7},
+    "a refusal": {"refused": "no more"},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_answer_counts_as_no_answer_and_is_logged(tmp_path: Path, without: np.ndarray, what: str):
+    bad = {**honest()[BAD], **WRONG[what]}
+    assert np.array_equal(released(tmp_path / "run", Answers({**others(), BAD: bad})), without)
+    (row,) = (row for row in log(tmp_path / "run") if "refused" in row)
+    assert row["round"] == 0
+    assert len(log(tmp_path / "run")) == len(NAMES)
+
+
+def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(
+    tmp_path: Path, without: np.ndarray
+):
+    moved = released(tmp_path / "honest", Answers(honest())) - without
+    block = unpack_block(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
+    assert np.abs(moved - block).max() < 1e-4  # the mean is in float32
+    assert np.linalg.norm(block) > 1e-3
+    longest = np.zeros((ROWS, WIDTH), np.int64)
+    longest[:, 0] = UNIT
+    sent = answer(BAD, KNOWN, 0, pack_block(longest, KNOWN))
+    moved = released(tmp_path / "longest", Answers({**others(), BAD: sent})) - without
+    assert np.linalg.norm(moved) == pytest.approx(KNOWN.privacy.clip_norm * math.sqrt(ROWS), rel=1e-5)
+
+
+@pytest.mark.parametrize("second", ["the same", "another"])
+def test_an_answer_that_comes_twice_counts_once(tmp_path: Path, second: str):
+    first = honest()[BAD]
+    other = {**first, "block": (-np.frombuffer(first["block"], "<i4")).tobytes()}
+    twice = [first, first if second == "the same" else other]
+    expected = released(tmp_path / "once", Answers(honest()))
+    assert np.array_equal(released(tmp_path / "twice", Answers({**others(), BAD: twice})), expected)
+
+
+def test_a_node_answers_for_one_client(tmp_path: Path, without: np.ndarray):
+    stolen = [honest()["person 02"], honest()[BAD]]  # both from one node
+    carrier = Answers({**others(), "person 02": stolen})
+    assert np.array_equal(released(tmp_path / "run", carrier), without)
+    assert any("answered before" in row.get("refused", "") for row in log(tmp_path / "run"))
+
+
+def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path: Path):
+    nobody = released(tmp_path / "nobody", Answers({}))
+    assert 0.9 < nobody.std() / KNOWN.privacy.noise_std < 1.1  # a round of nobody still releases
+    some = {name: honest()[name] for name in ("person 02", "person 09")}
+    total = sum(unpack_block(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
+    moved = released(tmp_path / "some", Answers(some)) - nobody
+    assert np.abs(moved - total).max() < 1e-4
+
+
+def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: np.ndarray):
+    carrier = Answers(others())
+    critics, generator = server(tmp_path / "run", KNOWN, carrier), make_generator(KNOWN, CPU)
+    critics.learn(0, generator)
+    critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
+    first, carrier.replies = carrier.take, {}
+    assert "late" in first(honest()[BAD], node=50)  # the round is over
+    critics.learn(1, generator)
+    critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 1))
+    assert "late" in first(honest()[BAD], node=50)
+    assert "the round that is open" in carrier.take(honest()[BAD], node=50)
+    assert [row["round"] for row in log(tmp_path / "run") if "late" in row.get("refused", "")] == [0, 0]
+    assert np.array_equal(released(tmp_path / "again", Answers(others())), without)
+
+
+def test_only_clients_that_were_drawn_are_asked_or_count(tmp_path: Path):
+    plan = critic_plan(rate=0.4, epsilon=10, insecure_reproducible=True)
+    carrier = Answers({})
+    critics, generator = server(tmp_path / "run", plan, carrier), make_generator(plan, CPU)
+    drawn = []
+    for step in range(3):
+        critics.learn(step, generator)
+        drawn.append([NAMES[index] for index in critics.draw_participants(step)])
+        critics.upstream_gradient(*generator.sample(plan.training.batch_size, step))
+    assert [names for names, _ in carrier.asked] == [names for names in drawn if names]
+    assert len({tuple(names) for names in drawn}) == 3
+    (absent, *_) = set(NAMES) - set(drawn[-1])
+    stale = answer(absent, plan, 2, bytes(4 * SIZE))
+    carrier.replies = {}
+    again = server(tmp_path / "again", plan, carrier)
+    again.learn(2, generator)
+    carrier.ask = lambda clients, fields, take: pytest.fail("counted") if take(stale, node=1) is None else None
+    again.upstream_gradient(*generator.sample(plan.training.batch_size, 2))
+    assert "one that was asked" in log(tmp_path / "again")[0]["refused"]
+
+
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_a_client_answers_a_round_once(tmp_path: Path, trust: str):
+    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
+    ask = [asked(plan, step) for step in range(3)]
+    client = critic_clients(tmp_path, plan)[BAD]
+    first = client.reply(ask[0])
+    assert "block" in first
+    client = critic_clients(tmp_path, plan)[BAD]  # it restarts
+    assert client.reply(ask[0]) == first
+    assert lines(client.home) == 1
+    batch = read_question(ask[0])[1]
+    other = Batch(number=0, images=batch.images + 0.01, labels=batch.labels, pool=batch.pool)
+    assert "answered for" in client.reply(question(plan, other))["refused"]
+    assert "block" in client.reply(ask[2])  # it was away in round 1
+    assert "the last one answered" in client.reply(ask[1])["refused"]
+    assert "the last one answered" in client.reply(ask[0])["refused"]
+    assert lines(client.home) == 2
+    memory = Memory.read(client.home)
+    assert memory.spent == pytest.approx(_after(plan, 2), rel=1e-3)
+
+
+def _after(plan: Plan, rounds: int) -> float:
+    return next(epsilon for done, epsilon in plan.curve if done == rounds)
+
+
+def test_a_client_refuses_beyond_its_cap_and_says_nothing_else(tmp_path: Path):
+    plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
+    cap = Cap(epsilon=_after(plan, 2) * 1.01, delta=plan.privacy.delta, neighbours="replace-one")
+    folder = federate(tmp_path / "run", plan, critic_clients(tmp_path / "state", plan, cap=cap))
+    refused = [row for row in log(tmp_path / "run") if "refused" in row]
+    assert {row["round"] for row in refused} == {2}
+    assert len(refused) == 12
+    assert all("the cap" in row["refused"] for row in refused)
+    assert all(lines(home) == 2 for home in (tmp_path / "state").iterdir())
+    assert len(read_ledger(folder.ledger)[1]) == 3  # the round was held, and its release made
+
+
+BROKEN: dict[str, Any] = {
+    "of another shape": ({"images": b""}, "images with their labels"),
+    "not finite": ({"images": np.full(len(asked()["images"]) // 4, np.nan, "<f4").tobytes()}, "finite"),
+    "labels that do not exist": ({"labels": np.full(len(asked()["labels"]) // 2, 3, "<u2").tobytes()}, "labels below"),
+    "one class only": ({"labels": bytes(len(asked()["labels"]))}, "each class"),
+    "after the last round": ({"round": "3"}, "as planned"),
+    "a round that is none": ({"round": "-1"}, "number of a round"),
+    "no plan": ({"plan": "{}"}, "plan of a federated run"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_client_refuses_a_question_that_the_plan_does_not_have(tmp_path: Path, what: str):
+    change, why = BROKEN[what]
+    client = critic_clients(tmp_path, KNOWN)[BAD]
+    reply = client.reply({**asked(), **change})
+    assert why in reply["refused"]
+    assert "block" not in reply
+    assert lines(client.home) == 0
+
+
+def test_a_client_without_records_answers_with_zeros_and_counts_it(tmp_path: Path):
+    (name, mine), *_ = clients(DATA)
+    empty = dataclasses.replace(mine, images=mine.images[:0], labels=mine.labels[:0], persons=mine.persons[:0])
+    client = Client(name, empty, tmp_path, trust="trusted-aggregator", cap=cap_of(KNOWN), insecure=True)
+    assert client.reply(asked())["block"] == bytes(4 * SIZE)
+    assert lines(client.home) == 1
+
+
+def test_with_an_untrusted_server_a_block_has_its_own_full_noise(tmp_path: Path):
+    plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
+    assert plan.privacy.sampling == "all"
+    blocks = [
+        unpack_block(client.reply(asked(plan))["block"], plan) for client in critic_clients(tmp_path, plan).values()
+    ]
+    scale = plan.privacy.noise_std / plan.privacy.clip_norm * UNIT
+    noise = np.stack(blocks[:4])
+    assert 0.97 < noise.std() / scale < 1.05  # the gradients are at most 1/8 of it an entry
+    assert abs(np.corrcoef(noise.reshape(4, -1))[0, 1]) < 0.1
+    reply = {"x": answer("person 00", plan, 0, pack_block(np.full((ROWS, WIDTH), 2**60), plan))}
+    released(tmp_path / "run", Answers({"person 00": reply["x"]}), plan)
+    assert "too large" in log(tmp_path / "run")[0]["refused"]
+
+
+_CLIENT_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from critic_rounds import critic_clients, critic_plan
+from gswgan.federated import critic_client
+from gswgan.federated.critic_client import CriticAtClient
+from test_critic_faults import asked
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+root, places = Path(sys.argv[1]), sys.argv[2:]
+for trust in ("trusted-aggregator", "untrusted-server"):
+    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
+    ask = [asked(plan, step) for step in range(2)]
+    for place in places:
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+            continue
+        client = critic_clients(root / trust / place, plan)["person 03"]
+        client.reply(ask[0])
+        CriticAtClient._sanitize = die if place == "before the ledger" else CriticAtClient._sanitize
+        critic_client.pack_block = die if place == "after the ledger" else critic_client.pack_block
+        (root / trust / place / "sent").write_bytes(client.reply(ask[1])["block"])
+        die()
+"""
+PLACES = {"before the ledger": 1, "after the ledger": 2, "after the answer": 2}
+"""Where a client dies in its second round, and how many lines its ledger has then."""
+
+
+@pytest.fixture(scope="module")
+def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("killed")
+    run_killed(_CLIENT_KILLED, root, *PLACES)
+    return root
+
+
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_that_is_killed_sends_the_same_bytes_and_counts_once(graves: Path, place: str, trust: str):
+    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
+    client = critic_clients(graves / trust / place, plan)[BAD]
+    assert lines(client.home) == PLACES[place]
+    block, sent = client.reply(asked(plan, 1))["block"], graves / trust / place / "sent"
+    assert sent.exists() == (place == "after the answer")
+    assert not sent.exists() or sent.read_bytes() == block
+    assert client.reply(asked(plan, 1))["block"] == block
+    assert lines(client.home) == 2
+
+
+def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    client = critic_clients(tmp_path, KNOWN)[BAD]
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(critic_client.Checkpoint, "save", full)
+    with pytest.raises(OSError, match="disk full"):
+        client.reply(asked())
+    assert lines(client.home) == 1  # recorded, never sent
+
+
+class _Dies(Exception):  # noqa: N818
+    pass
+
+
+@pytest.mark.parametrize("place", ["in the round", "closed", "in the ledger", "released", "after checkpoints"])
+def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
+    tmp_path: Path, place: str, straight: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plan, everybody = KNOWN, critic_clients(tmp_path / "state", KNOWN)
+    ways: dict[str, Any] = {
+        "in the round": (Client, "reply", lambda self, fields: fields["round"] == "1" and self.name == "person 06"),
+        "closed": (RemoteCritics, "_blocks", lambda self: self._step == 1),
+        "in the ledger": (Streams, "rounded_gaussian", lambda self, *rest: "step 1" in rest),
+        "released": (RemoteCritics, "metrics", lambda self: self._step == 1),
+        "after checkpoints": (RemoteCritics, "learn", lambda self, step, generator: step == 2),
+    }
+    owner, name, when = ways[place]
+    usual = getattr(owner, name)
+
+    def dies(*arguments: Any) -> Any:
+        if when(*arguments):
+            raise _Dies
+        return usual(*arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Checkpoint, "is_due", lambda self: place == "after checkpoints")
+        broken.setattr(owner, name, dies)
+        with pytest.raises(_Dies):
+            federate(tmp_path / "run", plan, everybody)
+    kept = sorted(path.name for path in (tmp_path / "run/private/rounds").glob("*.released"))
+    assert kept == {"released": ["0.released", "1.released"], "after checkpoints": ["1.released"]}.get(
+        place, ["0.released"]
+    )
+    folder = federate(tmp_path / "run", plan, critic_clients(tmp_path / "state", plan), resume=True)
+    for file in ("generator.safetensors", "ledger.jsonl", "privacy.json"):
+        assert (folder.release / file).read_bytes() == (straight / "release" / file).read_bytes(), file
+    assert all(lines(home) == 3 for home in (tmp_path / "state").iterdir())
+    assert not (folder.private / "rounds").exists()
+    assert not folder.key.exists()
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, undisturbed."""
+    root = tmp_path_factory.mktemp("straight")
+    return federate(root / "run", KNOWN, InProcess(critic_clients(root / "state", KNOWN))).root
+
+
+def test_privacy_json_states_both_observers(straight: Path):
+    told = json.loads((straight / "release/privacy.json").read_text())
+    found = [(cost["observer"], cost["neighbours"]) for cost in told["guarantees"]]
+    assert found == [("public", "zeroed"), ("public", "replace-one")]
+    assert told["guarantees"][1]["epsilon"] > told["epsilon"] >= KNOWN.guarantee.epsilon
+    assert [one["observer"] for one in told["open_to"]] == ["server"]
+    header, entries, _ = read_ledger(straight / "release/ledger.jsonl")
+    assert header["observer"] == "public"
+    assert [entry.event for entry in entries] == [KNOWN.privacy.event] * 3
