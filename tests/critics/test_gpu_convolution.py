@@ -19,6 +19,8 @@ SHAPES = {
     "odd1": (8, 3, 3, 3, 9, 5, 2, 2),
     "odd2": (8, 3, 3, 6, 5, 5, 2, 2),
     "thin2": (10, 7, 5, 10, 8, 5, 2, 2),
+    "six": (10, 7, 6, 12, 8, 5, 2, 2),
+    "colour": (3, 8, 3, 64, 32, 5, 2, 2),
     "few rows": (8, 3, 16, 16, 5, 5, 2, 2),
     "generator": (3, 8, 64, 64, 14, 3, 1, 1),
     "shortcut": (3, 8, 64, 64, 7, 1, 1, 0),
@@ -85,6 +87,9 @@ def test_the_three_products(name: str, dtype: torch.dtype, guarded: list[tuple[T
             for product, (result, exact) in found.items():
                 error = (result[k].double().cpu() - exact).abs().max() / exact.abs().max()
                 assert error < (8e-3 if dtype == torch.bfloat16 else 2e-5), (product, k, turn, float(error))
+    same = images[:1].expand_as(images).cuda()  # all see the same images
+    again = gpu.multiply(same, there[1], there[2], shape)
+    assert torch.equal(again, gpu.multiply(same.contiguous(), there[1], there[2], shape))
     for room, size in guarded:
         assert torch.all(room[:4096] == 7)
         assert torch.all(room[4096 + size :] == 7)

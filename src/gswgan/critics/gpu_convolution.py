@@ -14,11 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 Shape = tuple[int, int, int, int]  # side of the images, kernel, stride, padding
+
+EIGHT = 8
+"""Channels of `multiply` come in eights: for 3, 5 or 6 of them Triton 3.6 compiles bfloat16 products that are wrong."""
 
 
 @triton.jit
@@ -153,15 +157,18 @@ def out_side(shape: Shape) -> int:
 
 def multiply(images: Tensor, weights: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
     """y = windows(x) W' + bias, [critic, sample, row, column, out]."""
-    images, stride = _own(images)
+    images, weights = _own(images), weights.contiguous()
+    if images.shape[4] > 1 and (odd := -images.shape[4] % EIGHT):
+        weights = F.pad(weights.unflatten(2, (-1, images.shape[4])), (0, odd)).flatten(2)
+        images = F.pad(images, (0, odd))
     critics, samples, inputs, outputs = len(weights), images.shape[1], images.shape[4], weights.shape[1]
     new, rows = out_side(shape), images.shape[1] * out_side(shape) ** 2
     out = torch.empty(critics, samples, new, new, outputs, dtype=images.dtype, device=images.device)
     tiles = _tiles(outputs, inputs, images)
     grid = (triton.cdiv(rows, tiles["ROWS"]), triton.cdiv(outputs, tiles["COLUMNS"]), critics)
     _multiply[grid](
-        images, weights, images if bias is None else bias.contiguous(), out, stride, rows, *shape, new, inputs, outputs,
-        bias is not None, **tiles,
+        images, weights, images if bias is None else bias.contiguous(), out, _apart(images, critics), rows,
+        *shape, new, inputs, outputs, bias is not None, **tiles,
     )  # fmt: skip
     return out
 
@@ -169,7 +176,7 @@ def multiply(images: Tensor, weights: Tensor, bias: Tensor | None, shape: Shape)
 def fold(values: Tensor, weights: Tensor, shape: Shape) -> Tensor:
     """x = fold(y W), [critic, sample, row, column, in]."""
     side, kernel, stride, _ = shape
-    values = values.contiguous()
+    values, weights = values.contiguous(), weights.contiguous()
     (critics, samples, new, _, outputs), inputs = values.shape, weights.shape[2] // kernel**2
     out = torch.empty(critics, samples, side, side, inputs, dtype=values.dtype, device=values.device)
     tiles = _tiles(inputs, outputs, values)
@@ -181,15 +188,15 @@ def fold(values: Tensor, weights: Tensor, shape: Shape) -> Tensor:
 
 def correlate(values: Tensor, images: Tensor, shape: Shape) -> Tensor:
     """W = y' windows(x), [critic, out, row column in]."""
-    values = values.contiguous()
-    images, stride = _own(images)
+    values, images = values.contiguous(), _own(images)
     (critics, samples, new, _, outputs), inputs = values.shape, images.shape[4]
     window = shape[1] ** 2 * inputs
     out = torch.empty(critics, outputs, window, dtype=values.dtype, device=values.device)
     tiles = _tiles(inputs if inputs >= 16 else window, samples * new**2, values)
     tiles["ROWS"] = max(16, min(tiles["ROWS"], triton.next_power_of_2(outputs)))
     grid = (triton.cdiv(outputs, tiles["ROWS"]), triton.cdiv(window, tiles["COLUMNS"]), critics)
-    _correlate[grid](values, images, out, stride, samples * new**2, *shape, new, inputs, outputs, **tiles)
+    apart = _apart(images, critics)
+    _correlate[grid](values, images, out, apart, samples * new**2, *shape, new, inputs, outputs, **tiles)
     return out
 
 
@@ -240,12 +247,14 @@ class _Transposed(torch.autograd.Function):
         )
 
 
-def _own(images: Tensor) -> tuple[Tensor, int]:
-    """The images without gaps, and how far apart two critics' are: not at all where all see the same."""
-    if images.stride(0) == 0:
-        return images[:1].contiguous(), 0
-    images = images.contiguous()
-    return images, images[0].numel()
+def _own(images: Tensor) -> Tensor:
+    """The images without gaps: those of one critic where all see the same."""
+    return images[:1].contiguous() if images.stride(0) == 0 else images.contiguous()
+
+
+def _apart(images: Tensor, critics: int) -> int:
+    """How far apart two critics' images are: not at all where all see the same."""
+    return images[0].numel() if len(images) == critics else 0
 
 
 def _tiles(columns: int, depth: int, like: Tensor) -> dict[str, Any]:
