@@ -293,7 +293,7 @@ class Profile:
             )
         )  # fmt: skip
         many = 12 if self.tiny else 400
-        stack = Stack.drawn(bench.shape, many, 0, self.device)
+        stack = Stack.drawn(bench.shape, range(many), 0, self.device)
         members = np.sort(np.random.default_rng(0).permutation(many)[: self.critics])
         part = stack.copy(members)
         found["read participants"] = ms(lambda: part.read(stack, members))
@@ -435,7 +435,7 @@ class Profile:
         for width in (self.width // 2, self.width):
             shape = CriticShape(image_size=self.side, channels=1, classes=10, width=max(2, width))
             begin = time.perf_counter()
-            stack = Stack.drawn(shape, 24 if self.tiny else 1000, 0, self.device)
+            stack = Stack.drawn(shape, range(24 if self.tiny else 1000), 0, self.device)
             self.wait()
             found[f"draw, width {width}"] = time.perf_counter() - begin
             if width != self.width:

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def stack() -> Stack:
     """Seven critics whose every number tells whose it is."""
-    drawn = Stack.drawn(SHAPE, 7, 0, CPU)
+    drawn = Stack.drawn(SHAPE, range(7), 0, CPU)
     for value in drawn.tensors().values():
         value.copy_(torch.arange(7).view(-1, *(1,) * (value.ndim - 1)).expand_as(value))
     return drawn

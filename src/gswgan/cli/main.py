@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -56,7 +57,12 @@ def _out_of_memory(wrong: Exception) -> None:
 def run() -> None:
     """The console script: an error is one message on stderr and exit code 2, never a traceback."""
     try:
-        app()
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process, and others
+            from gswgan.cli.ranks import run_in_ranks
+
+            run_in_ranks(app)
+        else:
+            app()
     except GswganError as wrong:
         print(f"gswgan: {wrong}", file=sys.stderr)
         sys.exit(2)

@@ -183,7 +183,7 @@ def train(
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
         folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where, entry)
-    _run(folder, images, device)
+    _run(folder, images, device, where)
     if show_private:
         _show_private(folder)
 
@@ -244,11 +244,12 @@ def _free(path: Path) -> Path:
     return free
 
 
-def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
+def _run(folder: RunFolder, images: ImageData | None, device: str, where: dict[str, Any] | None = None) -> None:
     import torch
 
     from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
+    from gswgan.cli.ranks import ranks_of
     from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
     from gswgan.training.defaults import TINY
@@ -264,8 +265,9 @@ def _run(folder: RunFolder, images: ImageData | None, device: str) -> None:
             return "NO guarantee"
         return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
 
+    ranks = ranks_of(plan, where)
     with progress_bar(plan.training.steps, spent) as move:
-        ended = run(folder, images, device=pick_device(device), progress=move, note=console.print)
+        ended = run(folder, images, device=pick_device(device), progress=move, note=console.print, ranks=ranks)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)

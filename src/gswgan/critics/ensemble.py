@@ -8,10 +8,10 @@ is added, and the sum is divided by the fixed number rate x K.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -24,9 +24,9 @@ from gswgan.critics.stack import Desk, Stack, halved
 from gswgan.critics.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData, partition, partition_persons
 from gswgan.generators.generator import Generator
-from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.privacy import Contribution, Streams
 from gswgan.privacy.events import Sampling
-from gswgan.privacy.mechanism import Block
+from gswgan.privacy.mechanism import Block, Released
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
@@ -74,9 +74,28 @@ class Shards:
         table = np.stack([np.resize(part, sizes.max()) for part in parts])
         return cls(table=torch.from_numpy(table).to(device), sizes=sizes)
 
+    def part(self, held: range) -> tuple[Shards, np.ndarray]:
+        """Those of some critics, and the records in them: the part's table counts among these."""
+        own = slice(held.start, held.stop)
+        rows, places = torch.unique(self.table[own], return_inverse=True)
+        return Shards(table=places, sizes=self.sizes[own]), rows.cpu().numpy()
+
+
+class Mechanism(Protocol):
+    """The way out: `GaussianMechanism`, or what stands in for it where some of the critics are elsewhere."""
+
+    contribution: Contribution
+
+    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+        """The noisy sum of what the blocks have, clipped."""
+
 
 class Ensemble:
-    """K critics behind the barrier; `upstream_gradient` is the only way out."""
+    """K critics behind the barrier; `upstream_gradient` is the only way out.
+
+    `held`: the critics that are here, where there are several processes (`critics/ranks.py`). Inside, a critic goes by
+    its place among those; what it draws goes by its number among all K.
+    """
 
     can_be_captured = False  # every answer passes the ledger
 
@@ -84,9 +103,10 @@ class Ensemble:
         self,
         settings: EnsembleSettings,
         shape: CriticShape,
-        mechanism: GaussianMechanism,
+        mechanism: Mechanism,
         *,
         count: int,
+        held: range | None = None,
         sampling: Sampling,
         rate: float,
         public: Streams,
@@ -96,25 +116,30 @@ class Ensemble:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.settings, self.shape, self.count = settings, shape, count
+        self.held = range(count) if held is None else held
+        self._here = np.arange(len(self.held))
         self._mechanism, self._public, self._secret = mechanism, public, secret
         self._sampling, self._rate, self._device = sampling, rate, device
         self._warm_start, self._note = warm_start, note
-        self.critics = Stack.drawn(shape, count, public.integer("critic weights"), device)
+        self.critics = self._drawn()
         self.params, self.buffers, self.adam = self.critics.params, self.critics.buffers, self.critics.adam
         self._images = self._labels = self._loss = torch.zeros(1)
         self._step, self._participants = 0, np.empty(0, np.int64)
         self._norms: list[Tensor] = []
-        self._at_once = min(count, AT_ONCE[device.type])
-        expected = 1.0 if sampling == "one" else rate * count
-        usual = math.ceil(min(count, expected + 2 * math.sqrt(expected * (1 - rate))))
+        self._at_once = min(len(self.held), AT_ONCE[device.type])
+        expected = 1.0 if sampling == "one" else rate * len(self.held)
+        usual = math.ceil(min(len(self.held), expected + 2 * math.sqrt(expected * (1 - rate))))
         self.chunk = math.ceil(usual / math.ceil(usual / self._at_once))  # one fixed size: kernels never vary
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Cut the shards, put the data on the device, warm up. Nothing leaves."""
         assert data is not None, "critics learn from data"
+        images, labels = data.images, np.zeros(data.n, np.int64) if data.labels is None else data.labels
         self.shards = Shards.of(data, self.count, self._public.integer("partition"), self._device)
-        self._images = torch.from_numpy(data.images).to(self._device)
-        labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        if len(self.held) < self.count:  # the others' records are not kept here
+            self.shards, rows = self.shards.part(self.held)
+            images, labels = images[rows], labels[rows]
+        self._images = torch.from_numpy(images).to(self._device)
         labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._labels = torch.from_numpy(labels).to(self._device)
         self._clear_desks()  # what was recorded there reads the data before
@@ -126,18 +151,22 @@ class Ensemble:
                 self._at_once = halved(self._at_once, wrong, self._note)
                 if self._warm_start.store is not None:
                     self._warm_start.store.remove()
-                seed = self._public.integer("critic weights")
-                self.load_state(Stack.drawn(self.shape, self.count, seed, self._device).tensors())
+                self.load_state(self._drawn().tensors())
+
+    def _drawn(self) -> Stack:
+        """The critics as they are before they have learnt anything."""
+        return Stack.drawn(self.shape, self.held, self._public.integer("critic weights"), self._device)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
-        self._step, self._participants = step, self.draw_participants(step)
+        self._step, drawn = step, self.draw_participants(step)
+        self._participants = drawn[(drawn >= self.held.start) & (drawn < self.held.stop)] - self.held.start
         self._learn(self._participants, generator, step)
 
     def catch_up(self, times: int, generator: Generator) -> None:
         """Everybody learns, as in `times` steps, against the generator as it is. Nothing leaves."""
         for time in range(times):
-            self._learn(np.arange(self.count), generator, "catch up", time)
+            self._learn(self._here, generator, "catch up", time)
 
     def _learn(self, participants: np.ndarray, generator: Generator, *index: int | str) -> None:
         options, size = self.settings, self.settings.learning_batch
@@ -180,9 +209,17 @@ class Ensemble:
     def _draws(self, members: np.ndarray, *index: int | str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
         size = 2, self.settings.updates, self.settings.learning_batch
-        own = [self._secret.generator("batch", *index, int(k)).random(size, dtype=np.float32) for k in members]
+        own = [
+            self._secret.generator("batch", *index, int(k)).random(size, dtype=np.float32)
+            for k in self._numbers(members)
+        ]
         picks, mixes = np.stack(own, axis=2)
         return picks, mixes
+
+    def _numbers(self, members: np.ndarray) -> np.ndarray:
+        """Of these critics among all K."""
+        numbers: np.ndarray = members + self.held.start
+        return numbers
 
     @cached_property
     def _whole(self) -> Desk:
@@ -195,7 +232,7 @@ class Ensemble:
 
     def _desk(self, size: int) -> Desk:
         """A desk with copies of some critics on it."""
-        return Desk(self.critics.copy(np.resize(np.arange(self.count), size)), self._updates, self._judgements)
+        return Desk(self.critics.copy(np.resize(self._here, size)), self._updates, self._judgements)
 
     def _clear_desks(self) -> None:
         for desk in ("_whole", "_chunk"):
@@ -208,7 +245,7 @@ class Ensemble:
 
     def _desk_of(self, members: np.ndarray, real: int) -> Desk:
         """The desk with these members on it, in this order."""
-        if self.chunk == self.count == real and np.array_equal(members, np.arange(self.count)):
+        if self.chunk == len(self._here) == real and np.array_equal(members, self._here):
             return self._whole
         self._chunk.critics.read(self.critics, members)
         return self._chunk
@@ -263,7 +300,7 @@ class Ensemble:
         if saved:
             self.load_state(saved["critics"])
             self._at_once = int(saved["sizes"]["at once"])
-        chunks = list(_chunks(np.arange(self.count), self._at_once))
+        chunks = list(_chunks(self._here, self._at_once))
         total = len(chunks) * warm.iterations
         progress = TimeLeft(total, done, self._note)
         desk = self._desk(self._at_once)
@@ -274,7 +311,7 @@ class Ensemble:
             desk.critics.read(self.critics, members)
             local = LocalGenerators(
                 warm,
-                members,
+                self._numbers(members),
                 desk.critics,
                 classes=shape.classes,
                 channels=shape.channels,
@@ -288,7 +325,7 @@ class Ensemble:
             which = torch.arange(math.prod(size), device=self._device).view(1, *size).expand(options.updates, -1, -1)
             for step in range(done - first, warm.iterations):
                 progress.tell(done)
-                rng = self._secret.generator("warm start", int(members[0]), step)
+                rng = self._secret.generator("warm start", int(self._numbers(members)[0]), step)
                 batches = []
                 for _ in range(options.updates):
                     rows = self._records(members, rng.random(size))

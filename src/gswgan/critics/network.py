@@ -91,10 +91,11 @@ def init_critics(
     count: int,
     *,
     seed: int,
+    first: int = 0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> tuple[Parameters, Buffers]:
-    """Draw `count` critics; the weights of critic k depend on (seed, k) alone, not on `count`, `dtype` or `device`.
+    """Draw critics from number `first` on; those of critic k depend on (seed, k) alone, not on `count` or `device`.
 
     Weights and biases are uniform within 1/sqrt(inputs) of 0, the label embedding too.
     """
@@ -107,7 +108,7 @@ def init_critics(
         buffers |= {f"{name}.u": torch.empty(count, rows), f"{name}.v": torch.empty(count, columns)}
 
     def draw(k: int) -> None:
-        stream = np.random.Generator(np.random.SFC64([seed, k]))
+        stream = np.random.Generator(np.random.SFC64([seed, first + k]))
         for name, value in (params | buffers).items():
             own, owner = value[k].numpy(), params[f"{name.split('.')[0]}.weight"]
             stream.random(out=own, dtype=np.float32)

@@ -24,9 +24,9 @@ class Stack:
     adam: AdamState
 
     @classmethod
-    def drawn(cls, shape: CriticShape, count: int, seed: int, device: torch.device) -> Stack:
-        """Critics that have learnt nothing yet."""
-        params, buffers = init_critics(shape, count, seed=seed, device=device)
+    def drawn(cls, shape: CriticShape, numbers: range, seed: int, device: torch.device) -> Stack:
+        """Critics with these numbers that have learnt nothing yet."""
+        params, buffers = init_critics(shape, len(numbers), first=numbers.start, seed=seed, device=device)
         return cls(params=params, buffers=buffers, adam=init_adam(params))
 
     def tensors(self) -> dict[str, Tensor]:

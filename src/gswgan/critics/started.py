@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.kernel import KernelCritic, KernelSettings
+from gswgan.critics.ranks import SpreadEnsemble
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, Gaussian
@@ -43,9 +44,9 @@ class StartedSettings:
 class Started:
     """The kernel critic for the first steps, the ensemble for those that follow."""
 
-    def __init__(self, settings: StartedSettings, kernel: KernelCritic, ensemble: Ensemble) -> None:
+    def __init__(self, settings: StartedSettings, kernel: KernelCritic, ensemble: Ensemble | SpreadEnsemble) -> None:
         self.settings, self.kernel, self.ensemble = settings, kernel, ensemble
-        self._now: KernelCritic | Ensemble = kernel
+        self._now: KernelCritic | Ensemble | SpreadEnsemble = kernel
 
     @property
     def can_be_captured(self) -> bool:

@@ -140,31 +140,36 @@ class GaussianMechanism:
         return Released(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
 
     def _sum(self, blocks: Iterable[Block], slots: int, width: int) -> NDArray[np.int64]:
-        columns = width + (1 if self.contribution.counts else 0)
-        total: Tensor | None = None
-        for rows, slot in blocks:
-            _, per_contribution, found = rows.shape
-            if per_contribution != self.contribution.rows or found != width:
-                raise PrivacyError(
-                    "block",
-                    tuple(rows.shape),
-                    f"[n, {self.contribution.rows}, {width}], as was accounted for",
-                )
-            whole = slot is None and per_contribution <= slots and not self.contribution.counts
-            if not (whole or (slot is not None and per_contribution == 1)):
-                raise PrivacyError("slots", slots, "one slot for each row of a contribution")
-            grid = clip_to_grid(rows, self.contribution.clip_norm)
-            if total is None:
-                total = torch.zeros(slots, columns, dtype=torch.int64, device=rows.device)
-            if slot is None:
-                total[:per_contribution, :width] += grid.sum(dim=0)
-                continue
-            valid = (slot >= 0) & (slot < slots)
-            grid = grid[:, 0] * valid[:, None]
-            index = torch.where(valid, slot, torch.zeros_like(slot)).to(torch.int64)
-            total[:, :width].index_add_(0, index, grid)
-            if self.contribution.counts:
-                total[:, width].index_add_(0, index, valid.to(torch.int64) << GRID_BITS)
+        return sum_on_grid(blocks, self.contribution, slots=slots, width=width)
+
+
+def sum_on_grid(blocks: Iterable[Block], contribution: Contribution, *, slots: int, width: int) -> NDArray[np.int64]:
+    """The exact sum of clipped contributions, in integers: however they are split, it comes out the same."""
+    columns = width + (1 if contribution.counts else 0)
+    total: Tensor | None = None
+    for rows, slot in blocks:
+        _, per_contribution, found = rows.shape
+        if per_contribution != contribution.rows or found != width:
+            raise PrivacyError(
+                "block",
+                tuple(rows.shape),
+                f"[n, {contribution.rows}, {width}], as was accounted for",
+            )
+        whole = slot is None and per_contribution <= slots and not contribution.counts
+        if not (whole or (slot is not None and per_contribution == 1)):
+            raise PrivacyError("slots", slots, "one slot for each row of a contribution")
+        grid = clip_to_grid(rows, contribution.clip_norm)
         if total is None:
-            return np.zeros((slots, columns), dtype=np.int64)
-        return np.asarray(total.cpu().numpy())
+            total = torch.zeros(slots, columns, dtype=torch.int64, device=rows.device)
+        if slot is None:
+            total[:per_contribution, :width] += grid.sum(dim=0)
+            continue
+        valid = (slot >= 0) & (slot < slots)
+        grid = grid[:, 0] * valid[:, None]
+        index = torch.where(valid, slot, torch.zeros_like(slot)).to(torch.int64)
+        total[:, :width].index_add_(0, index, grid)
+        if contribution.counts:
+            total[:, width].index_add_(0, index, valid.to(torch.int64) << GRID_BITS)
+    if total is None:
+        return np.zeros((slots, columns), dtype=np.int64)
+    return np.asarray(total.cpu().numpy())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
+from gswgan.critics.ranks import Ranks
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData
 from gswgan.errors import RunError
@@ -87,12 +88,14 @@ def run(
     progress: Progress = lambda done: None,
     note: Note = lambda text: None,
     answerer: Answerer | None = None,
+    ranks: Ranks | None = None,
 ) -> bool:
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume).
 
-    `answerer`: who answers instead of a critic here, where the data is elsewhere.
+    `answerer`: who answers instead of a critic here, where the data is elsewhere. `ranks`: the processes among which
+    critics are spread; this one is the first of them.
     """
-    with folder.locked(), _stop_on_interrupt() as stopped, _clear_about_the_disk(folder):
+    with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
         if folder.is_finished:
             if _clean_up(folder):  # it died after its last file
@@ -105,7 +108,7 @@ def run(
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer)
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, ranks)
         try:
             critic.prepare(data, resumed=saved is not None)
         except Stopped:
@@ -153,7 +156,7 @@ def run(
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
-    spent = [folder.journal, folder.checkpoint, folder.warm_start]
+    spent = [folder.journal, folder.checkpoint, *folder.private.glob(f"{folder.warm_start.stem}*")]
     spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
@@ -187,6 +190,7 @@ def make_critic(
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
     answerer: Answerer | None = None,
+    ranks: Ranks | None = None,
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
@@ -205,6 +209,11 @@ def make_critic(
     tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
     if asked is not None:
         tools = dataclasses.replace(tools, before_repeat=asked)
+    if ranks is not None:
+        tools = dataclasses.replace(tools, ranks=ranks)
+        ranks.tell(
+            do="begin", root=str(folder.root.absolute()), where=ranks.where, device=device.type
+        )  # there is a key now
     return plan.recipe.critic(plan, tools) if answerer is None else answerer(tools)
 
 
@@ -224,15 +233,18 @@ def _clear_about_the_disk(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once."""
+def _stop_on_interrupt(*, forced: bool = True) -> Iterator[threading.Event]:
+    """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once, if it may.
+
+    (Below torchrun one Ctrl-C is heard twice: from the terminal, and from torchrun.)
+    """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
 
     def handler(number: int, frame: object) -> None:
-        if stopped.is_set():
+        if stopped.is_set() and forced:
             raise KeyboardInterrupt
         stopped.set()
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Mechanism
 from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures, count_weight
 from gswgan.critics.network import CriticShape
+from gswgan.critics.ranks import SpreadEnsemble, Summed
 from gswgan.critics.started import Started, StartedSettings
 from gswgan.critics.warm_start import WarmStart
 from gswgan.errors import PlanError
@@ -257,15 +258,16 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
     """Kernel, ensemble or one after the other, by the type of the settings."""
     settings, privacy = plan.critic, plan.privacy
     assert privacy is not None
-    mechanism = GaussianMechanism(
-        contribution=privacy.contribution, event=privacy.event, ledger=tools.ledger, streams=tools.secret
-    )
+    parts: dict[str, Any] = {"contribution": privacy.contribution, "event": privacy.event}
+    parts |= {"ledger": tools.ledger, "streams": tools.secret}
+    alone = GaussianMechanism(**parts)
+    mechanism = alone if tools.ranks is None else Summed(tools.ranks, tools.device, **parts)
     if isinstance(settings, EnsembleSettings):
         return _ensemble(settings, plan, tools, mechanism)
     if not tools.folder.embedding.exists():
         tools.note("releasing the embedding: one pass over the data")
     if isinstance(settings, KernelSettings):
-        return kernel_critic(plan, tools.folder, tools.device, mechanism)
+        return kernel_critic(plan, tools.folder, tools.device, alone)
     first = GaussianMechanism(
         contribution=settings.contribution(plan.facts.labelled), event=settings.event(plan.facts.labelled),
         ledger=tools.ledger, streams=tools.secret,
@@ -274,23 +276,34 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
     return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools, mechanism))
 
 
-def _ensemble(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanism: GaussianMechanism) -> Ensemble:
+def _ensemble(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanism: Mechanism) -> Ensemble | SpreadEnsemble:
     privacy = plan.privacy
     assert privacy is not None
     assert privacy.shards is not None
     units = plan.facts.persons or plan.facts.records
     write_json(tools.folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
+    part = ensemble_part(settings, plan, tools, mechanism)
+    return part if tools.ranks is None else SpreadEnsemble(tools.ranks, part)
+
+
+def ensemble_part(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanism: Mechanism) -> Ensemble:
+    """The critics that this process holds: all, where it is the only one."""
+    privacy = plan.privacy
+    assert privacy is not None
+    assert privacy.shards is not None
+    held = range(privacy.shards) if tools.ranks is None else tools.ranks.held(privacy.shards)
     return Ensemble(
         settings,
         CriticShape(**tools.shape, width=settings.width),
         mechanism,
         count=privacy.shards,
+        held=held,
         sampling=privacy.sampling,
         rate=privacy.rate,
         public=tools.public,
         secret=tools.secret,
         device=tools.device,
-        warm_start=_warm_start(settings, plan, tools),
+        warm_start=_warm_start(settings, plan, tools, held),
         note=tools.note,
     )
 
@@ -310,15 +323,18 @@ def kernel_critic(
     )
 
 
-def _warm_start(settings: EnsembleSettings, plan: Plan, tools: Tools) -> WarmStart | None:
+def _warm_start(settings: EnsembleSettings, plan: Plan, tools: Tools, held: range) -> WarmStart | None:
     if settings.warm_start == 0:
         return None
+    path = tools.folder.warm_start
+    if tools.ranks is not None:  # another number of ranks begins it anew
+        path = path.with_stem(f"{path.stem}-{held.start}-{held.stop}")
     return WarmStart(
         iterations=settings.warm_start,
         generator=plan.generator,
         learning_rate=plan.optimizer.learning_rate,
         betas=plan.optimizer.betas,
-        store=Checkpoint(tools.folder.warm_start, plan.digest()),
+        store=Checkpoint(path, plan.digest()),
         stopped=tools.stopped,
     )
 

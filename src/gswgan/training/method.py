@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from gswgan.privacy.claims import Claim
 from gswgan.privacy.ledger import Entry
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan
 from gswgan.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from gswgan.critics.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,7 @@ class Tools:
     note: Callable[[str], None]
     stopped: Callable[[], bool]
     before_repeat: Callable[[Entry], None] = lambda entry: None
+    ranks: Ranks | None = None  # the processes among which critics are spread
 
     @cached_property
     def ledger(self) -> Ledger:

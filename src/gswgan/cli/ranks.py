@@ -1,0 +1,72 @@
+"""`torchrun --nproc-per-node W -m gswgan train ...`: rank 0 runs the command, the others hold critics for it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.ranks import Ranks, Summand, obey, ours
+from gswgan.critics.started import StartedSettings
+from gswgan.errors import PlanError
+from gswgan.privacy import Streams
+from gswgan.synthesizer import pick_device
+from gswgan.training.gs_wgan import ensemble_part
+from gswgan.training.method import Tools
+from gswgan.training.plan import Plan
+from gswgan.training.run_folder import RunFolder
+
+
+def run_in_ranks(app: Callable[[], object]) -> None:
+    """The command at rank 0; elsewhere critics, until it is over. Does not return."""
+    ranks = ours()
+    assert ranks is not None
+    try:
+        if ranks.rank:
+            hold(ranks)
+            sys.exit(0)
+        app()
+    finally:
+        ranks.end()
+
+
+def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
+    """The ranks that the plan's critics are spread over, if torchrun has started us; all will read this data."""
+    ranks = ours()
+    if ranks is not None and where is not None:
+        ranks.where = where
+    if ranks is not None and not isinstance(plan.critic, EnsembleSettings | StartedSettings):
+        raise PlanError(
+            "ranks", ranks.world, "one process: only an ensemble of critics can be spread",
+            "Leave torchrun out, or use --preset ensemble.",
+        )  # fmt: skip
+    if ranks is not None and plan.privacy is not None and (plan.privacy.shards or 1) < ranks.world:
+        raise PlanError("ranks", ranks.world, f"at most {plan.privacy.shards}, the critics", "Start fewer.")
+    return ranks
+
+
+def hold(ranks: Ranks) -> None:
+    """A rank other than 0: some of the critics, on the records of their shards."""
+    from gswgan.cli.real_data import load_data
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over
+    order = ranks.hear()
+    if order["do"] == "end":
+        return
+    folder, device = RunFolder(Path(order["root"])), pick_device(order["device"])
+    plan = folder.plan()
+    data = load_data(**order["where"])
+    secret = folder.secret(plan)
+    folder.bind_data(data, secret)
+    tools = Tools(
+        folder=folder, plan=plan, public=Streams.public(plan.seed), secret=secret, device=device,
+        note=lambda text: None, stopped=lambda: False, ranks=ranks,
+    )  # fmt: skip
+    settings, privacy = plan.critic, plan.privacy
+    settings = settings.ensemble if isinstance(settings, StartedSettings) else settings
+    assert privacy is not None
+    part = ensemble_part(settings, plan, tools, Summand(ranks, device, privacy.contribution))
+    obey(ranks, part, data, device)

@@ -1,0 +1,45 @@
+"""A rank of test_ranks.py: python other_ranks.py STORE RANK WORLD. Holds its critics until it is told to end."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from conftest import tiny_images
+from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Mechanism
+from gswgan.critics.network import CriticShape
+from gswgan.critics.ranks import Ranks, Summand, obey
+from gswgan.privacy import Contribution, Streams
+
+CPU = torch.device("cpu")
+SETTINGS = EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3)
+COUNT, BATCH = 13, 5
+CONTRIBUTION = Contribution(clip_norm=1.0, rows=BATCH)
+
+
+class Fakes:
+    """A generator that is public and fixed: its fakes depend on the index alone."""
+
+    def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+        rng = Streams.public(5).generator("fakes", *index)
+        images = torch.from_numpy(rng.random((count, 1, 8, 8), dtype=np.float32))
+        return images, torch.from_numpy(rng.permutation(np.resize(np.arange(3), count)))
+
+
+def part(mechanism: Mechanism, held: range | None = None) -> Ensemble:
+    return Ensemble(
+        SETTINGS, CriticShape(image_size=8, channels=1, classes=3, width=4), mechanism, count=COUNT, held=held,
+        sampling="poisson", rate=0.4, public=Streams.public(0), secret=Streams.public(3), device=CPU,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    store, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    ranks = Ranks(rank, world)
+    obey(ranks, part(Summand(ranks, CPU, CONTRIBUTION), ranks.held(COUNT)), tiny_images(), CPU)
+    ranks.end()
