@@ -7,15 +7,19 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.one_pass import Workers
 from gswgan.critics.warm_start import Stopped
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
@@ -38,6 +42,9 @@ Progress = Callable[[int], None]
 
 Note = Callable[[str], None]
 """Called with a line about what is going on; never anything private."""
+
+Reading = Callable[[int, int], None]
+"""Called with how many records have been read, and how many there are."""
 
 Answerer = Callable[[Tools], Critic]
 """Makes the critic that asks others for its answers, with the run's ledger, key and streams."""
@@ -80,16 +87,19 @@ def train(
 
 def run(
     folder: RunFolder,
-    data: ImageData | None,
+    data: ImageData | ImageStream | None,
     *,
     device: torch.device,
     progress: Progress = lambda done: None,
     note: Note = lambda text: None,
     answerer: Answerer | None = None,
+    workers: Workers = 1,
+    reading: Reading = lambda done, total: None,
 ) -> bool:
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume).
 
-    `answerer`: who answers instead of a critic here, where the data is elsewhere.
+    `answerer`: who answers instead of a critic here, where the data is elsewhere. `workers`: who reads data that stays
+    in its files, which only the kernel critic can do with.
     """
     with folder.locked(), _stop_on_interrupt() as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
@@ -104,9 +114,13 @@ def run(
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer)
+        stream = data if isinstance(data, ImageStream) else None
+        if stream is not None and not isinstance(plan.critic, KernelSettings):
+            raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
+        streamed: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading}
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, streamed)
         try:
-            critic.prepare(data, resumed=saved is not None)
+            critic.prepare(data if isinstance(data, ImageData) else None, resumed=saved is not None)
         except Stopped:
             return False
         if folder.metrics.exists():
@@ -138,7 +152,7 @@ def run(
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
-    spent = [folder.journal, folder.checkpoint, folder.warm_start]
+    spent = [folder.journal, folder.checkpoint, folder.warm_start, folder.sums]
     spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
@@ -167,11 +181,12 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
 def make_critic(
     plan: Plan,
     folder: RunFolder,
-    data: ImageData | None,
+    data: ImageData | ImageStream | None,
     device: torch.device,
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
     answerer: Answerer | None = None,
+    streamed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
@@ -187,7 +202,9 @@ def make_critic(
     if data is not None:
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
-    tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
+    tools = Tools(
+        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped, **streamed
+    )
     if asked is not None:
         tools = dataclasses.replace(tools, before_repeat=asked)
     return plan.recipe.critic(plan, tools) if answerer is None else answerer(tools)
