@@ -209,7 +209,7 @@ def _on_ray(job: Job, parts: Mapping[int, Part]) -> Iterator[tuple[int, Partial]
 
     began = not ray.is_initialized()
     if began:
-        own = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
+        own: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
         ray.init(log_to_driver=False, logging_level="error", **own)
     try:
         told, task = ray.put(job), ray.remote(max_retries=MOST_DEATHS)(sum_part)
