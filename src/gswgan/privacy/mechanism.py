@@ -50,16 +50,11 @@ Without slots, row i of a contribution goes to slot i. A slot outside the sum co
 class ClippedSum:
     """An exact sum of clipped contributions, made by `clipped_sum` and not noisy yet: private.
 
-    Sums over parts of the data add up to the sum over all of it, whoever computed them and in whichever order.
+    The totals of parts of the data add up to that of all of it, whoever computed them and in whichever order.
     """
 
     contribution: Contribution
     total: NDArray[np.int64]  # [slots, width, and one more with counts] on the grid
-
-    def __add__(self, other: ClippedSum) -> ClippedSum:
-        if other.contribution != self.contribution or other.total.shape != self.total.shape:
-            raise PrivacyError("sum", other.contribution, f"a sum of the same contributions, {self.contribution}")
-        return ClippedSum(contribution=self.contribution, total=self.total + other.total)
 
 
 @dataclass(frozen=True, kw_only=True)
