@@ -201,6 +201,8 @@ def make_critic(
     asked = None if data is None else enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
     if data is not None:
+        if isinstance(data, ImageStream):
+            note("digesting the files of the data")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(
