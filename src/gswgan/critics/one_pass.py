@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import signal
 import threading
@@ -210,7 +211,7 @@ def _on_ray(job: Job, parts: Mapping[int, Part]) -> Iterator[tuple[int, Partial]
     began = not ray.is_initialized()
     if began:
         own: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level="error", **own)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
     try:
         told, task = ray.put(job), ray.remote(max_retries=MOST_DEATHS)(sum_part)
         at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
