@@ -32,7 +32,7 @@ def exact_sums(data: ImageData, features: RandomFeatures, mechanism_for) -> np.n
     clip = data.classes**-0.5 if by_person else 1.0
     labelled = data.labels is not None
     mechanism = mechanism_for(Contribution(clip_norm=clip, counts=labelled and not by_person))
-    blocks = kernel._person_blocks(data, features, 0.5) if by_person else kernel._record_blocks(data, features)
+    blocks = kernel._person_blocks(data, features, 0.5) if by_person else kernel.record_blocks(data, features)
     slots, width = (1, data.classes * (features.width + 1)) if by_person else (data.classes, features.width)
     return mechanism._sum(blocks, slots, width).ravel().astype(np.float64) / 2**26
 
@@ -79,7 +79,7 @@ def test_features_and_length_scale_do_not_depend_on_the_data() -> None:
     for value in dataclasses.asdict(SETTINGS).values():
         assert isinstance(value, (int, tuple))
     # pixels are divided by a constant and nothing else: no mean, deviation or maximum of the data
-    tree = ast.parse(inspect.getsource(kernel._pixels) + inspect.getsource(kernel._record_blocks))
+    tree = ast.parse(inspect.getsource(kernel._pixels) + inspect.getsource(kernel.record_blocks))
     calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not calls & {"mean", "std", "max", "min", "amax", "amin", "median", "quantile", "unique", "norm"}
     x = np.full((1, 1, 8, 8), 51, np.uint8)

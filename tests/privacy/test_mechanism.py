@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.privacy import Contribution, DrawnOne, Gaussian, GaussianMechanism, Ledger, Sampled, Streams
+from gswgan.privacy import mechanism as mechanism_module
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.ledger import read_ledger
-from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.privacy.mechanism import GRID_BITS, ClippedSum, clipped_sum
 from privacy.conftest import SECRET, MakeMechanism
 
 RECORD = Contribution(clip_norm=1.0, counts=True)
@@ -43,6 +44,33 @@ def same_in_any_order(
     total: NDArray[np.int64] | NDArray[np.float32], other: NDArray[np.int64] | NDArray[np.float32]
 ) -> None:
     assert total.tobytes() == other.tobytes()
+
+
+def test_sums_of_parts_are_released_as_the_sum_of_all(make_mechanism: MakeMechanism, monkeypatch) -> None:
+    rows, slot = records(100)
+    whole = make_mechanism(RECORD, EVENT).release("embedding", [(rows, slot)], slots=5, width=3)
+    parts = [clipped_sum([block], RECORD, slots=5, width=3) for block in zip(rows.split(30), slot.split(30))]
+    parts += [clipped_sum([], RECORD, slots=5, width=3)]  # a part without records
+    total = ClippedSum(contribution=RECORD, total=sum(part.total for part in parts[::-1]))
+    released = make_mechanism(RECORD, EVENT).release("embedding", total, slots=5, width=3)
+    assert released.sums.tobytes() == whole.sums.tobytes()  # the same key over the same sum
+    assert released.counts is not None
+    assert whole.counts is not None
+    assert released.counts.tobytes() == whole.counts.tobytes()
+    monkeypatch.setattr(mechanism_module, "PIECE", 6)  # two rows clipped at a time
+    assert (clipped_sum([(rows, slot)], RECORD, slots=5, width=3).total == total.total).all()
+
+
+def test_a_sum_of_other_contributions_is_refused_before_anything_is_recorded(make_mechanism: MakeMechanism) -> None:
+    rows, slot = records()
+    mechanism = make_mechanism(RECORD, EVENT)
+    longer = clipped_sum([(rows, slot)], Contribution(clip_norm=2.0, counts=True), slots=5, width=3)
+    wider = clipped_sum([(torch.randn(4, 1, 4), slot[:4])], RECORD, slots=5, width=4)
+    uncounted = clipped_sum([(torch.randn(4, 1, 4), slot[:4])], Contribution(clip_norm=1.0), slots=5, width=4)
+    for wrong in (longer, wider, uncounted):
+        with pytest.raises(PrivacyError, match="as was accounted for"):
+            mechanism.release("embedding", wrong, slots=5, width=3)
+    assert mechanism.ledger.entries == []
 
 
 def test_the_sum_does_not_depend_on_order_or_chunks(make_mechanism: MakeMechanism) -> None:

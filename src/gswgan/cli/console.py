@@ -8,15 +8,27 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
+
+Move = Callable[..., None]
+"""move(done), or move(done, total, unit)."""
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f} steps/s" if task.speed else "-- steps/s")
+        return Text(f"{task.speed:,.1f} {task.description}s/s" if task.speed else f"-- {task.description}s/s")
 
 
 def print_json(content: dict[str, Any]) -> None:
@@ -25,10 +37,13 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress_bar(total: int, spent: Callable[[int], str]) -> Iterator[Callable[[int], None]]:
-    """A bar with step, speed, time left and epsilon spent so far; yields the function that moves it."""
+def progress_bar(total: int, spent: Callable[[int], str]) -> Iterator[Move]:
+    """A bar with step, speed, time left and epsilon spent so far; yields the function that moves it.
+
+    Moved with another unit than "step", another bar comes first, for what is done before the first step.
+    """
     columns = (
-        TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.description} {task.completed:,.0f}/{task.total:,.0f}"),
         BarColumn(),
         _Speed(),
         TimeElapsedColumn(),
@@ -37,5 +52,11 @@ def progress_bar(total: int, spent: Callable[[int], str]) -> Iterator[Callable[[
         TextColumn("{task.fields[spent]}"),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total, spent=spent(0))
-        yield lambda done: bar.update(task, completed=done, spent=spent(done))
+        tasks: dict[str, TaskID] = {}
+
+        def move(done: int, of: int = total, unit: str = "step") -> None:
+            if unit not in tasks:
+                tasks[unit] = bar.add_task(unit, total=of, spent="")
+            bar.update(tasks[unit], completed=done, spent=spent(done) if unit == "step" else "")
+
+        yield move

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gswgan.errors import DataError
 
 if TYPE_CHECKING:
-    from gswgan.data import ImageData
+    from gswgan.data import ImageData, ImageStream
 
 EVERYBODY: dict[str, None] = {"group_by": None, "min_records": None, "accuracy": None, "judge": None}
 """Laid over what a run remembers: the same source without persons that were named, and without a choice of them."""
@@ -36,6 +36,17 @@ def load_data(
     if not data.n:
         raise DataError("clients", "none that belongs", "at least one", "Loosen --min-records or --accuracy.")
     return data
+
+
+def open_data(**where: Any) -> ImageData | ImageStream:
+    """A folder of many files as a stream, where no persons are asked for; any other data in memory."""
+    from gswgan.data import open_stream
+    from gswgan.data.sources import NAMES
+
+    wanted = {name: where[name] for name in ("spec", "classes", "image_size", "channels", "labels") if name in where}
+    by_person = any(where.get(name) is not None for name in EVERYBODY)
+    stream = None if by_person or where["spec"] in ("", *NAMES) else open_stream(**wanted)
+    return load_data(**where) if stream is None else stream
 
 
 def load_held_out(train: ImageData, test_data: str | None = None, **where: Any) -> ImageData | None:

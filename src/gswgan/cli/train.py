@@ -14,7 +14,8 @@ from gswgan.cli.console import console, progress_bar
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from gswgan.data import ImageData
+    from gswgan.critics.one_pass import Workers
+    from gswgan.data import ImageData, ImageStream
     from gswgan.training.plan import Plan
     from gswgan.training.run_folder import RunFolder
 
@@ -23,9 +24,10 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 
 def train(
     data: Annotated[str | None, typer.Option(
-        help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), or a "
-        "folder with a subfolder of images for each class. By person: mnist-writers, femnist-writers, a LEAF folder, "
-        "a TFF .h5, or a folder with a folder of classes for each client.", rich_help_panel=_DATA)] = None,
+        help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), a "
+        "folder of .parquet or .npz shards of any size, or a folder with a subfolder of images for each class. By "
+        "person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with a folder of classes for "
+        "each client.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
         help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
         "FEMNIST: 62, or the paper's 36 (case merged).",
@@ -70,6 +72,9 @@ def train(
     out: Annotated[Path | None, typer.Option(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
+    workers: Annotated[str | None, typer.Option(metavar="N|ray",
+        help="Processes that read a folder of shards, or ray: the Ray cluster at $RAY_ADDRESS. Default: one a core.",
+        rich_help_panel=_RUN)] = None,
     seed: Annotated[int | None, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
         rich_help_panel=_RUN)] = None,
@@ -97,6 +102,8 @@ def train(
     Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
+    from gswgan.critics.kernel import KernelSettings
+    from gswgan.critics.one_pass import check_workers
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts, Plan
     from gswgan.training.planner import doubts, make_plan
@@ -104,6 +111,7 @@ def train(
 
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
+    readers = check_workers(workers)
     continued = resume is not None or source is not None
     fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
     fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method}
@@ -134,7 +142,8 @@ def train(
         _run(folder, None, device)
         return
 
-    from gswgan.cli.real_data import load_data
+    from gswgan.cli.real_data import load_data, open_data
+    from gswgan.data import ImageData
     from gswgan.data.sources import NAMES
 
     spec = "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute())
@@ -151,15 +160,18 @@ def train(
             _run(folder, None, device)
             return
         where = folder.remembered_source() if data is None else where
-    images = load_data(**where)
+    images = open_data(**where)
     if resume is not None:
-        _check_fits(folder.plan(), images)
+        plan = folder.plan()
     else:
         plan = Plan.load(plan_file) if plan_file is not None else make_plan(
             Facts.of(images), method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
             steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
-        _check_fits(plan, images)
+    if not isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
+        images = load_data(**where)  # other critics go through their data more than once
+    _check_fits(plan, images)
+    if resume is None:
         for doubt in doubts(plan, images):
             print(f"warning: {doubt}", file=sys.stderr)
         entry = None
@@ -183,7 +195,7 @@ def train(
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
         folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where, entry)
-    _run(folder, images, device, where)
+    _run(folder, images, device, readers, where)
     if show_private:
         _show_private(folder)
 
@@ -213,7 +225,7 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], book: dict[str, str] 
         raise
 
 
-def _check_fits(plan: Plan, images: ImageData) -> None:
+def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
     from gswgan.critics.kernel import KernelSettings
     from gswgan.data.partition import check_everybody
     from gswgan.training.plan import Facts
@@ -244,7 +256,15 @@ def _free(path: Path) -> Path:
     return free
 
 
-def _run(folder: RunFolder, images: ImageData | None, device: str, where: dict[str, Any] | None = None) -> None:
+def _run(
+    folder: RunFolder,
+    images: ImageData | ImageStream | None,
+    device: str,
+    workers: Workers = 1,
+    where: dict[str, Any] | None = None,
+) -> None:
+    from functools import partial
+
     import torch
 
     from gswgan.cli.explain import outcome
@@ -267,7 +287,10 @@ def _run(folder: RunFolder, images: ImageData | None, device: str, where: dict[s
 
     ranks = ranks_of(plan, where)
     with progress_bar(plan.training.steps, spent) as move:
-        ended = run(folder, images, device=pick_device(device), progress=move, note=console.print, ranks=ranks)
+        ended = run(
+            folder, images, device=pick_device(device), progress=move, note=console.print,
+            workers=workers, reading=partial(move, unit="record"), ranks=ranks,
+        )  # fmt: skip
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
@@ -279,7 +302,11 @@ def _show_private(folder: RunFolder) -> None:
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
     from gswgan.synthesizer import load
+    from gswgan.training.run_folder import read_json
 
+    if folder.left_out.exists():
+        told = read_json(folder.left_out, "left_out.json")
+        console.print(f"PRIVATE: {told['left_out']} of {told['records']} records are no image of a known class.")
     try:
         test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
     except DataError:

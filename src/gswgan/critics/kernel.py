@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import GaussianMechanism, Streams
-from gswgan.privacy.mechanism import Block
+from gswgan.privacy.mechanism import Block, ClippedSum
 from gswgan.privacy.randomness import write_durably
 
 CHUNK_ELEMENTS = 2**24
@@ -86,7 +86,7 @@ class RandomFeatures:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features [n, D] of images [n, c, h, w] in [0, 1]."""
-        angles = images.flatten(1) @ self.frequencies
+        angles = images.flatten(1).to(self.frequencies.dtype) @ self.frequencies
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
 
 
@@ -158,14 +158,21 @@ def products(*, tf32: bool) -> Iterator[None]:
 def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanism) -> Embedding:
     """The one release: class sums of (phi, 1) over all records, or over all persons' averages."""
     classes, width = data.classes, features.width
-    std = mechanism.noise_std
     if data.persons is not None:
-        weight = count_weight(data.number_of_persons, classes, std / mechanism.contribution.clip_norm)
+        noise = mechanism.noise_std / mechanism.contribution.clip_norm
+        weight = count_weight(data.number_of_persons, classes, noise)
         return embed_persons(_person_blocks(data, features, weight), classes, width, mechanism, weight)
-    released = mechanism.release("embedding", _record_blocks(data, features), slots=classes, width=width)
+    return embed_records(record_blocks(data, features), data.n, classes, width, mechanism)
+
+
+def embed_records(
+    blocks: Iterable[Block] | ClippedSum, records: int, classes: int, width: int, mechanism: GaussianMechanism
+) -> Embedding:
+    """The same release from the records' own features, or from their sum, wherever it was computed."""
+    released, std = mechanism.release("embedding", blocks, slots=classes, width=width), mechanism.noise_std
     sums = torch.from_numpy(released.sums)
     if released.counts is None:  # without labels the only count is n, which is public
-        counts, count_std = torch.tensor([float(len(data.images))], dtype=torch.float64), 0.0
+        counts, count_std = torch.tensor([float(records)], dtype=torch.float64), 0.0
     else:
         counts, count_std = torch.from_numpy(released.counts), std / mechanism.contribution.clip_norm
     return Embedding(sums=sums, counts=counts, noise_std=std, count_noise_std=count_std)
@@ -190,7 +197,8 @@ def _pixels(images: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(images).to(device).to(torch.float32) / 255
 
 
-def _record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
+def record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
+    """The features of all records, each with its class."""
     device, chunk = features.frequencies.device, max(1, CHUNK_ELEMENTS // features.width)
     for start in range(0, len(data.images), chunk):
         rows = features(_pixels(data.images[start : start + chunk], device))
@@ -232,12 +240,14 @@ class KernelCritic:
         mechanism: GaussianMechanism | None,
         path: Path,
         *,
+        summed: Callable[[], tuple[ClippedSum, int]] | None = None,
         blocks: int = 1,
         memory: float = 0.0,
         smoothing: float = 0.0,
     ) -> None:
         """`path` is where the embedding is kept; it is released only where no embedding is there yet.
 
+        `summed`: gives the sum over the records, and their number, where these are too many to be handed over.
         With several `blocks` each step looks at one block of the features in turn: a block is a smaller
         approximation of the same kernel, and a step costs that much less. The mean embedding of the fakes is a
         moving one that keeps `memory` of itself from step to step: what one batch of fakes says about it is mostly
@@ -245,6 +255,7 @@ class KernelCritic:
         tells images apart is not.
         """
         self.features, self._mechanism, self._path = features, mechanism, path
+        self._summed = summed
         self.embedding: Embedding | None = None
         half = features.width // 2
         cuts = [half * i // blocks for i in range(blocks + 1)]
@@ -262,9 +273,9 @@ class KernelCritic:
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Release the embedding once, or read what was released."""
         if not self._path.exists():
-            if data is None or self._mechanism is None:
+            if (data is None and self._summed is None) or self._mechanism is None:
                 raise RunError("embedding", str(self._path), "a released embedding, or data to release one from")
-            embed(data, self.features, self._mechanism).save(self._path)
+            self._embedded(data, self._mechanism).save(self._path)
         self.embedding = Embedding.load(self._path)
         if len(self.embedding.kept) == 0:
             raise RunError(
@@ -274,6 +285,13 @@ class KernelCritic:
         means = self.embedding.means().to(self.features.frequencies.device)
         self._targets = means.unflatten(1, (2, -1)).transpose(0, 1).contiguous()  # cosines and sines: [2, L, D/2]
         self._means = self._targets.clone()  # a class that has had no fakes yet asks for nothing
+
+    def _embedded(self, data: ImageData | None, mechanism: GaussianMechanism) -> Embedding:
+        if data is not None or self._summed is None:
+            assert data is not None
+            return embed(data, self.features, mechanism)
+        total, records = self._summed()
+        return embed_records(total, records, len(total.total), self.features.width, mechanism)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Nothing to learn: the critic is known in closed form. Classes left out are not asked for."""

@@ -32,7 +32,7 @@ from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, GaussianMechanism
-from gswgan.privacy.mechanism import Block, Released, sum_on_grid
+from gswgan.privacy.mechanism import Block, ClippedSum, Released, clipped_sum
 
 PATIENCE = timedelta(hours=2)
 """How long a rank waits for the others, which may be warming up. A process that ends is noticed at once."""
@@ -158,7 +158,7 @@ class Summed(GaussianMechanism):
         super().__init__(**parts)
         self._ranks, self._device = ranks, device
 
-    def _sum(self, blocks: Iterable[Block], slots: int, width: int) -> NDArray[np.int64]:
+    def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
         return self._ranks.add(super()._sum(blocks, slots, width), self._device)
 
 
@@ -171,7 +171,7 @@ class Summand:
 
     def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
         """Add what is here to the sum. What comes of it is rank 0's."""
-        self._ranks.add(sum_on_grid(blocks, self.contribution, slots=slots, width=width), self._device)
+        self._ranks.add(clipped_sum(blocks, self.contribution, slots=slots, width=width).total, self._device)
         return Released(sums=np.zeros((slots, width)), counts=None)
 
 

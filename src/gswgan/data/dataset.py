@@ -51,6 +51,11 @@ class ImageData:
         return int(self.images.shape[2])
 
     @property
+    def labelled(self) -> bool:
+        """Whether there are labels."""
+        return self.labels is not None
+
+    @property
     def number_of_persons(self) -> int:
         """P, the length of the list of persons (public); 0 where every record stands for itself."""
         if self.persons is None:

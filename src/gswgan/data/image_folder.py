@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def read_image_folder(
     names of their own.) The number of channels is a public fact of the data set: `channels`, or 1 if all
     files are grey and 3 if all have colours. Where there are both, one record would decide, so it must be given.
     """
-    class_names, files = _list_files(folder)
+    class_names, files = list_files(folder)
     if not files:
         raise _no_images(folder)
     images = _read_pictures(files, image_size, channels)
@@ -39,7 +40,7 @@ def read_image_folder(
 
 def has_clients(folder: Path) -> bool:
     """Whether there are folders within the subfolders: then these are clients, else they are classes."""
-    return any(inner.is_dir() for entry in _visible(folder) if entry.is_dir() for inner in _visible(entry))
+    return any(inner.is_dir() for entry in visible(folder) if entry.is_dir() for inner in visible(entry))
 
 
 def read_client_folders(
@@ -51,7 +52,7 @@ def read_client_folders(
     empty one where a client has no such image: were the classes gathered from the clients, one client could
     renumber the labels of all others. Records come client by client, each client's in the order of file names.
     """
-    clients = sorted((entry for entry in _visible(folder) if entry.is_dir()), key=lambda entry: entry.name)
+    clients = sorted((entry for entry in visible(folder) if entry.is_dir()), key=lambda entry: entry.name)
     class_names: tuple[str, ...] = ()
     files: list[tuple[Path, int]] = []
     counts = []
@@ -63,7 +64,7 @@ def read_client_folders(
                 "a folder for each client, with a subfolder for each class",
                 "Pass the folder whose subfolders are the classes.",
             )
-        names, mine = _list_files(client)
+        names, mine = list_files(client)
         class_names = class_names or names
         if names != class_names or not names:
             raise DataError(
@@ -83,19 +84,27 @@ def read_client_folders(
 
 
 def _read_pictures(files: Sequence[tuple[Path, int]], image_size: int | None, channels: int | None) -> np.ndarray:
-    """All of one size and one number of channels: [n, h, w, channels]."""
+    check_channels(channels)
+    return stack_pictures(((str(path), read_image(path, channels=channels)) for path, _ in files), image_size)
+
+
+def check_channels(channels: int | None) -> None:
+    """1 or 3, or nothing."""
     if channels not in (None, 1, 3):
         raise DataError("channels", channels, "1 (grey) or 3 (colour)", "Pass --channels 1 or --channels 3.")
+
+
+def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | None) -> np.ndarray:
+    """Pictures with their names, all brought to one size, as [n, h, w, channels]; all grey or all in colour."""
     if image_size is not None:
         check_image_size(image_size)
     pictures: list[np.ndarray] = []
-    for path, _ in files:
-        picture = read_image(path, channels=channels)
+    for name, picture in named:
         if image_size is None:
-            check_square(*picture.shape[:2], name=str(path))
+            check_square(*picture.shape[:2], name=name)
             if picture.shape[:2] != (pictures[0] if pictures else picture).shape[:2]:
                 raise DataError(
-                    str(path),
+                    name,
                     f"{picture.shape[0]} pixels a side",
                     f"{pictures[0].shape[0]}, as the first image has",
                     "Pass image_size=N (--image-size N) to bring all images to one size.",
@@ -105,7 +114,7 @@ def _read_pictures(files: Sequence[tuple[Path, int]], image_size: int | None, ch
         if picture.ndim != (pictures[0] if pictures else picture).ndim:
             kinds = ("grey", "in colour") if picture.ndim == 2 else ("in colour", "grey")
             raise DataError(
-                str(path),
+                name,
                 kinds[0],
                 f"{kinds[1]}, as the first image is",
                 "Pass channels=3 (--channels 3) to take all of them in colour, or 1 for grey.",
@@ -115,8 +124,12 @@ def _read_pictures(files: Sequence[tuple[Path, int]], image_size: int | None, ch
     return images[..., None] if images.ndim == 3 else images
 
 
-def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
-    """One picture as uint8 [h, w] if it is grey or `channels` is 1, else [h, w, 3]. Alpha is dropped."""
+def read_image(path: Path | io.BytesIO, *, channels: int | None = None, name: str = "") -> np.ndarray:
+    """One picture as uint8 [h, w] if it is grey or `channels` is 1, else [h, w, 3]. Alpha is dropped.
+
+    `name`: of what is no file, for the message.
+    """
+    name = name or str(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # notes about odd metadata; what matters is checked below
@@ -124,7 +137,7 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
             with Image.open(path, formats=_FORMATS) as opened:
                 if opened.width * opened.height > _MAX_PIXELS:
                     raise DataError(
-                        str(path),
+                        name,
                         f"{opened.width} x {opened.height}",
                         f"at most {_MAX_PIXELS} pixels",
                         "Make it smaller or take it out of the folder.",
@@ -136,20 +149,20 @@ def read_image(path: Path, *, channels: int | None = None) -> np.ndarray:
                     return np.repeat(grey[..., None], 3, axis=2) if channels == 3 else grey
                 to_grey = channels == 1 or (channels is None and upright.mode in _GREY)
                 return np.array(upright.convert("L" if to_grey else "RGB"))
-    except DataError:
+    except (DataError, MemoryError):  # the latter says nothing about the picture
         raise
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise DataError(
-            str(path),
+            name,
             f"cannot be read ({type(error).__name__})",
             "a whole PNG, JPEG or BMP image of a sane size",
             "Repair the file or take it out of the folder.",
         ) from error
 
 
-def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
+def list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     """Class names, and each file with its class, in the order of file names."""
-    entries = _visible(folder)
+    entries = visible(folder)
     subfolders = sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
     files = [(entry, 0) for entry in entries if not entry.is_dir() and _is_image(entry)]
     if files and subfolders:
@@ -160,7 +173,7 @@ def _list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
             "Move the images into the subfolder of their class.",
         )
     for label, subfolder in enumerate(subfolders):
-        for entry in _visible(subfolder):
+        for entry in visible(subfolder):
             if entry.is_dir():
                 raise DataError(
                     str(entry),
@@ -179,7 +192,7 @@ def _no_images(folder: Path) -> DataError:
     )
 
 
-def _visible(folder: Path) -> list[Path]:
+def visible(folder: Path) -> list[Path]:
     """Entries that are not hidden. A link could leave the folder, or count one record twice: none may be one."""
     try:
         entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]

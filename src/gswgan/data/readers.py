@@ -85,8 +85,18 @@ def read_npy(path: Path) -> np.ndarray:
 _SAVEZ = "Save arrays of numbers or strings with np.savez (or np.save)."
 
 
-def _read_npy(path: Path, title: str, stream: IO[bytes], size: int) -> np.ndarray:
-    """One array from a stream of `size` bytes, once its header is known to fit them."""
+def npz_header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and type of one array of an npz, without its values; None where it has no such array."""
+    with reading(path, "an npz file that is whole, without pickled objects"), zipfile.ZipFile(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            return None
+        with archive.open(f"{name}.npy") as member:
+            shape, _, dtype = _npy_header(f"{path}: {name}", member)
+        return shape, dtype
+
+
+def _npy_header(title: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is stored by column, and type."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise DataError(title, f"npy version {version}", "version 1.0 or 2.0", _SAVEZ)
@@ -100,6 +110,12 @@ def _read_npy(path: Path, title: str, stream: IO[bytes], size: int) -> np.ndarra
         raise DataError(title, f"dtype {dtype}", "numbers or strings, never pickled objects", _SAVEZ)
     if any(length < 0 for length in shape):
         raise DataError(title, short(f"shape {shape}"), "a shape without negative lengths", _SAVEZ)
+    return shape, by_column, dtype
+
+
+def _read_npy(path: Path, title: str, stream: IO[bytes], size: int) -> np.ndarray:
+    """One array from a stream of `size` bytes, once its header is known to fit them."""
+    shape, by_column, dtype = _npy_header(title, stream)
     claimed = math.prod(shape) * dtype.itemsize
     check_claim(path, shape, claimed, size - stream.tell())
     content = _read_exactly(path, stream, claimed)

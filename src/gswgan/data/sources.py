@@ -14,6 +14,8 @@ from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_fe
 from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
+from gswgan.data.shards import find_shards
+from gswgan.data.stream import read_shards
 from gswgan.errors import DataError, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
@@ -22,8 +24,8 @@ _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
 _ACCEPTED = (
     "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
-    "with idx files, a folder of images with a subfolder for each class (or one of those for each client), a LEAF "
-    "folder, or a TFF .h5 file"
+    "with idx files, a folder of Parquet or npz shards, a folder of images with a subfolder for each class (or one of "
+    "those for each client), a LEAF folder, or a TFF .h5 file"
 )
 
 
@@ -56,11 +58,11 @@ def load_data(
     """Read and validate a data set.
 
     `spec` is `digits` (8x8, comes with scikit-learn), `mnist`, `fashion-mnist`, an `.npz` file, a folder with
-    idx files, or a folder of images; write `./mnist` for a folder of that name. Data by person is
-    `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder of images for
-    each client. `split="test"` is the held-out part where the source has one. `classes` is public and needed
-    where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads to a
-    square, `channels` (1 or 3) fixes grey or colour for a folder of images, `group_by` names the person of each
+    idx files, a folder of Parquet or npz shards, or a folder of images; write `./mnist` for a folder of that name.
+    Data by person is `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder
+    of images for each client. `split="test"` is the held-out part where the source has one. `classes` is public and
+    needed where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads
+    to a square, `channels` (1 or 3) fixes grey or colour for a folder of images, `group_by` names the person of each
     record (see `read_persons`), and `labels=False` drops the labels.
     """
     if split not in _PREFIXES:
@@ -90,6 +92,9 @@ def load_data(
         if not files:
             _only_train(path, split)
         source = _femnist(read_leaf(files), classes, path.resolve().name)
+    elif is_folder and (shards := find_shards(path, split)) is not None:
+        images, found = read_shards(shards, image_size=image_size, channels=channels)
+        source = _Source(name=shards.name, images=images, labels=found, class_names=shards.class_names)
     elif is_folder:
         _only_train(path, split)
         source = _image_folder(path, image_size, channels)

@@ -14,6 +14,10 @@ class GswganError(ValueError):
         message = f"{name} = {value!r}: expected {expected}."
         super().__init__(f"{message} {todo}".rstrip())
 
+    def __reduce__(self) -> tuple[type[GswganError], tuple[str, object, str, str]]:
+        """So that it can be raised in one process and read in another."""
+        return type(self), (self.name, self.value, self.expected, self.todo)
+
 
 class PrivacyError(GswganError):
     """A request that would make the stated guarantee untrue or meaningless."""

@@ -38,9 +38,23 @@ MARGIN = 2.0**-36
 MOST_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
+PIECE = 2**17
+"""Numbers clipped at a time on a CPU: float64 copies of more leave its cache, and take five times as long."""
+
 Block: TypeAlias = tuple[Tensor, Tensor | None]
 """Rows [n, rows, width] of n contributions and, where each has a single row, the slot [n] each goes to.
 Without slots, row i of a contribution goes to slot i. A slot outside the sum contributes nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSum:
+    """An exact sum of clipped contributions, made by `clipped_sum` and not noisy yet: private.
+
+    The totals of parts of the data add up to that of all of it, whoever computed them and in whichever order.
+    """
+
+    contribution: Contribution
+    total: NDArray[np.int64]  # [slots, width, and one more with counts] on the grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +98,43 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     return (grid * fits)[..., :width]
 
 
+def columns_of(contribution: Contribution, width: int) -> int:
+    """Columns of a sum of rows of this width: one more where contributions are counted."""
+    return width + (1 if contribution.counts else 0)
+
+
+def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: int, width: int) -> ClippedSum:
+    """Clip every contribution and add it to its slots, exactly."""
+    total: Tensor | None = None
+    for rows, slot in blocks:
+        _, per_contribution, found = rows.shape
+        if per_contribution != contribution.rows or found != width:
+            expected = f"[n, {contribution.rows}, {width}], as was accounted for"
+            raise PrivacyError("block", tuple(rows.shape), expected)
+        whole = slot is None and per_contribution <= slots and not contribution.counts
+        if not (whole or (slot is not None and per_contribution == 1)):
+            raise PrivacyError("slots", slots, "one slot for each row of a contribution")
+        if total is None:
+            shape = (slots, columns_of(contribution, width))
+            total = torch.zeros(shape, dtype=torch.int64, device=rows.device)
+        if slot is None:
+            total[:per_contribution, :width] += clip_to_grid(rows, contribution.clip_norm).sum(dim=0)
+            continue
+        at_once = max(1, PIECE // width) if rows.device.type == "cpu" else len(rows)
+        for piece, its in zip(torch.split(rows, at_once), torch.split(slot, at_once)):
+            valid = (its >= 0) & (its < slots)
+            grid = clip_to_grid(piece, contribution.clip_norm)[:, 0] * valid[:, None]
+            index = torch.where(valid, its, torch.zeros_like(its)).to(torch.int64)
+            total[:, :width].index_add_(0, index, grid)
+            if contribution.counts:
+                total[:, width].index_add_(0, index, valid.to(torch.int64) << GRID_BITS)
+    if total is None:
+        return ClippedSum(
+            contribution=contribution, total=np.zeros((slots, columns_of(contribution, width)), dtype=np.int64)
+        )
+    return ClippedSum(contribution=contribution, total=np.asarray(total.cpu().numpy()))
+
+
 def check_key(ledger: Ledger, streams: Streams) -> None:
     """Key and ledger belong to one plan."""
     if streams.context != ledger.context:
@@ -124,11 +175,12 @@ class GaussianMechanism:
         self.noise_std = gaussian.noise_std
         self._streams = streams
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def release(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Released:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
 
-        `name` identifies the release within the run (such as "step 17"): the same name over the same sum by
-        the same mechanism is the same release again, bit for bit.
+        Where the data was summed in parts, the sum of the parts comes in place of the blocks. `name` identifies the
+        release within the run (such as "step 17"): the same name over the same sum by the same mechanism is the same
+        release again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
         attempt = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
@@ -139,37 +191,11 @@ class GaussianMechanism:
             return Released(sums=noisy, counts=None)
         return Released(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
 
-    def _sum(self, blocks: Iterable[Block], slots: int, width: int) -> NDArray[np.int64]:
-        return sum_on_grid(blocks, self.contribution, slots=slots, width=width)
-
-
-def sum_on_grid(blocks: Iterable[Block], contribution: Contribution, *, slots: int, width: int) -> NDArray[np.int64]:
-    """The exact sum of clipped contributions, in integers: however they are split, it comes out the same."""
-    columns = width + (1 if contribution.counts else 0)
-    total: Tensor | None = None
-    for rows, slot in blocks:
-        _, per_contribution, found = rows.shape
-        if per_contribution != contribution.rows or found != width:
-            raise PrivacyError(
-                "block",
-                tuple(rows.shape),
-                f"[n, {contribution.rows}, {width}], as was accounted for",
-            )
-        whole = slot is None and per_contribution <= slots and not contribution.counts
-        if not (whole or (slot is not None and per_contribution == 1)):
-            raise PrivacyError("slots", slots, "one slot for each row of a contribution")
-        grid = clip_to_grid(rows, contribution.clip_norm)
-        if total is None:
-            total = torch.zeros(slots, columns, dtype=torch.int64, device=rows.device)
-        if slot is None:
-            total[:per_contribution, :width] += grid.sum(dim=0)
-            continue
-        valid = (slot >= 0) & (slot < slots)
-        grid = grid[:, 0] * valid[:, None]
-        index = torch.where(valid, slot, torch.zeros_like(slot)).to(torch.int64)
-        total[:, :width].index_add_(0, index, grid)
-        if contribution.counts:
-            total[:, width].index_add_(0, index, valid.to(torch.int64) << GRID_BITS)
-    if total is None:
-        return np.zeros((slots, columns), dtype=np.int64)
-    return np.asarray(total.cpu().numpy())
+    def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
+        if not isinstance(blocks, ClippedSum):
+            blocks = clipped_sum(blocks, self.contribution, slots=slots, width=width)
+        expected = (slots, columns_of(self.contribution, width))
+        if blocks.contribution != self.contribution or blocks.total.shape != expected:
+            found = (blocks.contribution, blocks.total.shape)
+            raise PrivacyError("sum", found, f"{(self.contribution, expected)}, as was accounted for")
+        return blocks.total

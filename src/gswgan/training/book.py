@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import LedgerError, PrivacyError, RunError
 from gswgan.privacy import Accountant
 from gswgan.privacy.events import Composed, Event, check_neighbours, from_json, to_json
@@ -82,7 +82,7 @@ class Book:
             self._read()
             return self._admit(plan)
 
-    def reserve(self, run: str, plan: Plan, data: ImageData, *, where: str) -> None:
+    def reserve(self, run: str, plan: Plan, data: ImageData | ImageStream, *, where: str) -> None:
         """Enter a run with all that it will release, or refuse it; a run that is in the book is not entered again."""
         with self._locked():
             self._read()
@@ -196,7 +196,7 @@ def new_entry(book: Book) -> dict[str, str]:
     return {"book": str(book.path), "run": secrets.token_hex(16)}
 
 
-def enter(folder: RunFolder, plan: Plan, data: ImageData) -> Callable[[Entry], None] | None:
+def enter(folder: RunFolder, plan: Plan, data: ImageData | ImageStream) -> Callable[[Entry], None] | None:
     """Enter the run into its book, if it has one; returns what to ask before a release is repeated."""
     if not folder.book.exists():
         return None

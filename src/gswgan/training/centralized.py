@@ -7,16 +7,20 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.one_pass import Workers
 from gswgan.critics.ranks import Ranks
 from gswgan.critics.warm_start import Stopped
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
@@ -39,6 +43,9 @@ Progress = Callable[[int], None]
 
 Note = Callable[[str], None]
 """Called with a line about what is going on; never anything private."""
+
+Reading = Callable[[int, int], None]
+"""Called with how many records have been read, and how many there are."""
 
 Answerer = Callable[[Tools], Critic]
 """Makes the critic that asks others for its answers, with the run's ledger, key and streams."""
@@ -82,18 +89,21 @@ def train(
 
 def run(
     folder: RunFolder,
-    data: ImageData | None,
+    data: ImageData | ImageStream | None,
     *,
     device: torch.device,
     progress: Progress = lambda done: None,
     note: Note = lambda text: None,
     answerer: Answerer | None = None,
+    workers: Workers = 1,
+    reading: Reading = lambda done, total: None,
     ranks: Ranks | None = None,
 ) -> bool:
     """Run the folder's plan from wherever it stands to the end; False if it was interrupted (and can resume).
 
-    `answerer`: who answers instead of a critic here, where the data is elsewhere. `ranks`: the processes among which
-    critics are spread; this one is the first of them.
+    `answerer`: who answers instead of a critic here, where the data is elsewhere. `workers`: who reads data that stays
+    in its files, which only the kernel critic can do with. `ranks`: the processes among which an ensemble's critics are
+    spread; this one is the first of them.
     """
     with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
@@ -108,9 +118,13 @@ def run(
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, ranks)
+        stream = data if isinstance(data, ImageStream) else None
+        if stream is not None and not isinstance(plan.critic, KernelSettings):
+            raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
+        more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
+        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:
-            critic.prepare(data, resumed=saved is not None)
+            critic.prepare(data if isinstance(data, ImageData) else None, resumed=saved is not None)
         except Stopped:
             return False
         if folder.metrics.exists():
@@ -156,7 +170,7 @@ def run(
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
-    spent = [folder.journal, folder.checkpoint, *folder.private.glob(f"{folder.warm_start.stem}*")]
+    spent = [folder.journal, folder.checkpoint, folder.sums, *folder.private.glob(f"{folder.warm_start.stem}*")]
     spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
@@ -185,12 +199,12 @@ def make_generator(plan: Plan, device: torch.device) -> Generator:
 def make_critic(
     plan: Plan,
     folder: RunFolder,
-    data: ImageData | None,
+    data: ImageData | ImageStream | None,
     device: torch.device,
     note: Note = lambda text: None,
     stopped: Callable[[], bool] = lambda: False,
     answerer: Answerer | None = None,
-    ranks: Ranks | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
@@ -204,16 +218,18 @@ def make_critic(
     asked = None if data is None else enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
     if data is not None:
+        if isinstance(data, ImageStream):
+            note("digesting the files of the data")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
-    tools = Tools(folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped)
+    tools = Tools(
+        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped, **more
+    )
     if asked is not None:
         tools = dataclasses.replace(tools, before_repeat=asked)
-    if ranks is not None:
-        tools = dataclasses.replace(tools, ranks=ranks)
-        ranks.tell(
-            do="begin", root=str(folder.root.absolute()), where=ranks.where, device=device.type
-        )  # there is a key now
+    if tools.ranks is not None:  # there is a key now
+        root = str(folder.root.absolute())
+        tools.ranks.tell(do="begin", root=root, where=tools.ranks.where, device=device.type)
     return plan.recipe.critic(plan, tools) if answerer is None else answerer(tools)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
 
@@ -15,6 +15,7 @@ from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Mechanism
 from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures, count_weight
 from gswgan.critics.network import CriticShape
+from gswgan.critics.one_pass import OnePass
 from gswgan.critics.ranks import SpreadEnsemble, Summed
 from gswgan.critics.started import Started, StartedSettings
 from gswgan.critics.warm_start import WarmStart
@@ -22,7 +23,7 @@ from gswgan.errors import PlanError
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, GaussianMechanism
 from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
-from gswgan.privacy.mechanism import MOST_NOISE
+from gswgan.privacy.mechanism import MOST_NOISE, ClippedSum
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
 from gswgan.training.method import Method, Tools, Wish
@@ -267,7 +268,7 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
     if not tools.folder.embedding.exists():
         tools.note("releasing the embedding: one pass over the data")
     if isinstance(settings, KernelSettings):
-        return kernel_critic(plan, tools.folder, tools.device, alone)
+        return kernel_critic(plan, tools.folder, tools.device, alone, _summed(plan, tools, alone))
     first = GaussianMechanism(
         contribution=settings.contribution(plan.facts.labelled), event=settings.event(plan.facts.labelled),
         ledger=tools.ledger, streams=tools.secret,
@@ -308,8 +309,27 @@ def ensemble_part(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanis
     )
 
 
+def _summed(plan: Plan, tools: Tools, mechanism: GaussianMechanism) -> Callable[[], tuple[ClippedSum, int]] | None:
+    """How data that stays in its files is summed; None where it is handed over."""
+    if tools.stream is None:
+        return None
+    summing = OnePass(
+        stream=tools.stream,
+        workers=tools.workers,
+        store=Checkpoint(tools.folder.sums, plan.digest()),
+        progress=tools.reading,
+        stopped=tools.stopped,
+        keep=lambda left_out: write_json(tools.folder.left_out, {"records": plan.facts.records, "left_out": left_out}),
+    )
+    return lambda: summing.total(plan.critic, mechanism.contribution, tools.device)
+
+
 def kernel_critic(
-    plan: Plan, folder: RunFolder, device: torch.device, mechanism: GaussianMechanism | None
+    plan: Plan,
+    folder: RunFolder,
+    device: torch.device,
+    mechanism: GaussianMechanism | None,
+    summed: Callable[[], tuple[ClippedSum, int]] | None = None,
 ) -> KernelCritic:
     """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
     settings = plan.critic.kernel if isinstance(plan.critic, StartedSettings) else plan.critic
@@ -317,6 +337,7 @@ def kernel_critic(
         RandomFeatures(settings, plan.facts.channels, plan.facts.image_size, device),
         mechanism,
         folder.embedding,
+        summed=summed,
         blocks=plan.training.feature_blocks,
         memory=plan.training.memory,
         smoothing=plan.training.smoothing,

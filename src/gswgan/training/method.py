@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gswgan.critics import Critic
+from gswgan.critics.one_pass import Workers
+from gswgan.data import ImageStream
 from gswgan.privacy import Event, Ledger, Streams
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.ledger import Entry
@@ -50,6 +52,9 @@ class Tools:
     note: Callable[[str], None]
     stopped: Callable[[], bool]
     before_repeat: Callable[[Entry], None] = lambda entry: None
+    stream: ImageStream | None = None  # data that stays in its files
+    workers: Workers = 1  # that read it
+    reading: Callable[[int, int], None] = lambda done, total: None
     ranks: Ranks | None = None  # the processes among which critics are spread
 
     @cached_property

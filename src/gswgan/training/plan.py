@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError, RunError, short
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
@@ -58,7 +58,7 @@ class Facts:
             raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
 
     @classmethod
-    def of(cls, data: ImageData) -> Facts:
+    def of(cls, data: ImageData | ImageStream) -> Facts:
         """The facts of a data set: sizes and names, never content."""
         return cls(
             data=data.name,
@@ -66,7 +66,7 @@ class Facts:
             persons=None if data.persons is None else data.number_of_persons,
             classes=data.classes,
             class_names=data.class_names,
-            labelled=data.labels is not None,
+            labelled=data.labelled,
             image_size=data.image_size,
             channels=data.channels,
         )

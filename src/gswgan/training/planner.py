@@ -6,7 +6,7 @@ import bisect
 import math
 
 from gswgan.baselines import find_method
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
 from gswgan.privacy.events import sampling_of, tally, unsampled
@@ -111,7 +111,7 @@ def make_draft(
     return recipe.draft(wish, own or 0.0)
 
 
-def doubts(plan: Plan, data: ImageData) -> list[str]:
+def doubts(plan: Plan, data: ImageData | ImageStream) -> list[str]:
     """What is allowed but hardly meant, in sentences for the holder of the data, before the run. Not for release."""
     facts, found = plan.facts, []
     units = facts.records if facts.persons is None else facts.persons
@@ -121,7 +121,8 @@ def doubts(plan: Plan, data: ImageData) -> list[str]:
             f"delta = {cost.delta:g}: expected less than 1/{units}: it allows one {cost.unit} to be "
             "published in the clear. Pass a smaller --delta."
         )
-    if data.labels is not None and (data.classes == 1 or bool((data.labels == data.labels[0]).all())):
+    single = isinstance(data, ImageData) and data.labels is not None and bool((data.labels == data.labels[0]).all())
+    if data.labelled and (data.classes == 1 or single):
         found.append(
             "labels = 'a single class': expected records of several classes. Check the labels, or train without "
             "them: --no-labels."

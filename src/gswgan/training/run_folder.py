@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.data import ImageData
+from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.privacy import Streams
 from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
@@ -36,6 +36,7 @@ class RunFolder:
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
+        self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"
         self.book, self.rounds = self.private / "book.json", self.private / "round.json"  # of clients that answer
 
     @classmethod
@@ -109,7 +110,7 @@ class RunFolder:
             fixed = hashlib.blake2b(f"insecure {plan.seed}".encode(), digest_size=32).digest()
         return create_key(self.key, plan.digest(), secret=fixed)
 
-    def bind_data(self, data: ImageData, secret: Streams) -> None:
+    def bind_data(self, data: ImageData | ImageStream, secret: Streams) -> None:
         """Remember, keyed, which data this run is about; refuse to go on with other data."""
         digest = data_digest(data, secret.seed("data"))
         if not self.data.exists():
@@ -147,9 +148,20 @@ class RunFolder:
             os.close(descriptor)
 
 
-def data_digest(data: ImageData, key: bytes) -> str:
-    """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it."""
+def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
+    """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it.
+
+    Of data that stays in its files, the files are digested, and how they are read.
+    """
     state = hashlib.blake2b(key=key)
+    if isinstance(data, ImageStream):
+        state.update(repr(data.reader).encode())
+        for path in data.shards.files():
+            state.update(f"{path.stat().st_size} ".encode())
+            with path.open("rb") as file:
+                while piece := file.read(2**20):
+                    state.update(piece)
+        return state.hexdigest()
     for array in (data.images, data.labels, data.persons):
         state.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
     return state.hexdigest()

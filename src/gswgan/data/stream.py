@@ -1,0 +1,165 @@
+"""More data than memory: what is public about a data set in many files, and its records a few at a time.
+
+The first records are validated as data in memory is, which defines the domain (`gswgan.data`). From there on every
+record maps to what it adds by a total function: what cannot be decoded is a black image of no class. It keeps its
+place among the others, whose arithmetic it must not change, and adds nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gswgan.data.dataset import ImageData, make_image_data
+from gswgan.data.image_folder import check_channels, stack_pictures
+from gswgan.data.readers import check_claim
+from gswgan.data.resize import fit_square
+from gswgan.data.shards import Part, Raw, Shards, find_shards, read_batches, to_picture
+from gswgan.errors import DataError
+
+HEAD = 100
+"""Records that are looked at before the plan is made: they must be valid, and of one shape unless it is given."""
+
+NO_CLASS = -1
+"""The label of a record that adds nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReader:
+    """Reads any part of a data set of this shape. All of it is public."""
+
+    image_size: int
+    channels: int
+    classes: int
+    labelled: bool
+
+    def read(self, part: Part) -> Iterator[ImageData]:
+        """The records of a part, a batch at a time; without labels all are of class 0. Nothing in a record raises."""
+        for batch in read_batches(part):
+            images = np.zeros((len(batch), self.channels, self.image_size, self.image_size), np.uint8)
+            labels = np.full(len(batch), NO_CLASS, np.int64)
+            for index, (raw, label) in enumerate(batch):
+                wanted = label if self.labelled else 0
+                picture = self._square(raw)
+                if picture is not None and wanted is not None and 0 <= wanted < self.classes:
+                    images[index], labels[index] = picture, wanted
+            names = tuple(str(label) for label in range(self.classes))
+            yield ImageData(name="part", images=images, labels=labels, classes=self.classes, class_names=names)
+
+    def _square(self, raw: Raw) -> np.ndarray | None:
+        """[channels, size, size], or None for what is no image."""
+        try:
+            picture = to_picture(raw, channels=self.channels, name="record")
+            square = fit_square(picture, self.image_size)
+        except MemoryError:  # says nothing about the record
+            raise
+        except Exception:
+            return None
+        square = square[None] if square.ndim == 2 else np.moveaxis(square, 2, 0)
+        return square if len(square) == self.channels else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageStream:
+    """A data set in many files, with the public facts that an `ImageData` has; its images stay on the disk.
+
+    Neighbours differ in one record, content and label, in the same place of the same files.
+    """
+
+    shards: Shards
+    reader: PartReader
+    class_names: tuple[str, ...]
+
+    persons = None
+    number_of_persons = 0
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.shards.name
+
+    @property
+    def public_records(self) -> int:
+        """The number of records, whether they can be decoded or not."""
+        return self.shards.records
+
+    @property
+    def classes(self) -> int:
+        """Public; 1 without labels."""
+        return self.reader.classes
+
+    @property
+    def labelled(self) -> bool:
+        """Whether labels are used."""
+        return self.reader.labelled
+
+    @property
+    def image_size(self) -> int:
+        """The side of the square images in pixels."""
+        return self.reader.image_size
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return self.reader.channels
+
+
+def open_stream(
+    spec: str | Path,
+    *,
+    classes: int | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    labels: bool = True,
+) -> ImageStream | None:
+    """A folder of Parquet or npz shards, or of very many images, to be read in parts; None for any other data."""
+    shards = find_shards(Path(spec), many_files=True) if os.path.isdir(spec) else None
+    if shards is None:
+        return None
+    labels = labels and shards.labelled
+    images, found = read_shards(shards, image_size=image_size, channels=channels, records=HEAD)
+    names = shards.class_names if labels else None
+    if names is not None and classes not in (None, len(names)):
+        raise DataError("classes", classes, f"{len(names)}, the number of classes of {spec}", "Leave it out.")
+    if names is not None:
+        classes = len(names)
+    head = make_image_data(
+        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=shards.name
+    )
+    reader = PartReader(
+        image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None
+    )
+    return ImageStream(shards=shards, reader=reader, class_names=head.class_names)
+
+
+def read_shards(
+    shards: Shards, *, image_size: int | None = None, channels: int | None = None, records: int | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Images [n, h, w, channels] and labels of all records (or the first so many) in memory, each of them validated."""
+    check_channels(channels)
+    if not shards.records:
+        raise DataError("data", shards.name, "at least one record", "Check the path (--data).")
+    labels: list[int] = []
+    batches = itertools.chain.from_iterable(read_batches(part) for part in shards.parts)
+    stored = itertools.islice(itertools.chain.from_iterable(batches), records)
+
+    def pictures() -> Iterator[tuple[str, np.ndarray]]:
+        for index, (raw, label) in enumerate(stored):
+            name = f"{shards.name}, record {index}"
+            picture = to_picture(raw, channels=channels, name=name)
+            if index == 0:
+                side = image_size or picture.shape[0]
+                claimed = min(shards.records, records or shards.records) * side**2 * (3 if picture.ndim == 3 else 1)
+                check_claim(Path(shards.name), (shards.records, side, side), claimed, claimed)
+            if shards.labelled and label is None:
+                raise DataError(f"{name}: label", None, "an integer", "Mend the record or leave it out.")
+            labels.append(label if label is not None else NO_CLASS)
+            yield name, picture
+
+    images = stack_pictures(pictures(), image_size)
+    return images, np.array(labels, np.int64) if shards.labelled else None
