@@ -7,8 +7,12 @@ Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,00
 set, the Inception Score is by a judge trained on the training set; `--only cnn` leaves both out. MNIST and Fashion-
 MNIST are public, so the figures may be published; on private data they may not.
 
-A federated plan (`make_federated_plan`, trusted aggregator) runs here as well: all clients' vectors are computed in one
-batch, which is the same mathematics without the network, and the result says so and has what each observer is promised.
+A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
+computed in one batch, which is the same mathematics without the network, and the result says so and has what each
+observer is promised (of Algorithm 2: from NAME.observers.json, since it takes an accountant).
+
+`--runs DIR` keeps the run folders: a command that was interrupted (`timeout -s INT 540 ...`)
+goes on when it is given again.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +33,8 @@ import numpy as np
 import torch
 
 import gswgan
+from gswgan.critics import Critic
+from gswgan.critics.kernel import KernelSettings
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.cache import cache_folder, data_checksum
@@ -40,11 +47,13 @@ from gswgan.federated.trust import observers
 from gswgan.generators.sampling import save_grid
 from gswgan.synthesizer import pick_device
 from gswgan.training.centralized import run
+from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder
 from record import record
 
 IN_ONE_BATCH = "all clients' vectors were computed in one batch: the same mathematics, without the network"
+TELL_EVERY = 60.0  # seconds
 
 
 def main() -> None:
@@ -57,6 +66,7 @@ def main() -> None:
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument("--tf32", action="store_true", help="faster features for the FID (see the result's fid_tf32)")
     parser.add_argument("--tag", default="", help="ending of the results' names")
+    parser.add_argument("--runs", type=Path, help="keep run folders here")
     parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args()
 
@@ -71,7 +81,7 @@ def main() -> None:
             name, classes = plan.facts.data, plan.facts.classes
             if name not in scorers:
                 scorers[name] = Scorer(name, classes, device, options)
-            result, fid = scorers[name].measure(plan, path.stem, pool)
+            result, fid = scorers[name].measure(plan, path, pool)
             out = None if options.out is None else options.out / f"{path.stem}{options.tag}.json"
             waiting = settle([*waiting, (out, result, fid)], wait=False)
         settle(waiting, wait=True)
@@ -120,28 +130,47 @@ class Scorer:
             self.real = reference_moments(whole.images, self.inception, folder)
             self.judge = reference_judge(whole, folder, device=device)
 
-    def measure(self, plan: Plan, name: str, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
-        facts = dataclasses.replace(plan.facts, records=self.train.n)
+    def measure(self, plan: Plan, path: Path, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
+        name, facts = path.stem, dataclasses.replace(plan.facts, records=self.train.n)
         plan = dataclasses.replace(plan, facts=facts)
-        times = [time.perf_counter()]
+        times, told = [time.perf_counter()], time.perf_counter()
 
         def progress(done: int) -> None:
+            nonlocal told
             if done % 100 == 0:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
                 times.append(time.perf_counter())
+                if times[-1] > told + TELL_EVERY:
+                    told = times[-1]
+                    print(f"{name}: step {done} of {plan.training.steps}, {told - times[0]:.0f} s", flush=True)
 
-        with TemporaryDirectory() as temporary:
-            folder = RunFolder.create(Path(temporary) / "run", plan)
-            run(folder, self.train, device=self.device, progress=progress)
+        kept = self.options.runs
+        with TemporaryDirectory() if kept is None else nullcontext(str(kept / name)) as place:
+            folder = RunFolder(Path(place) / "run")
+            if begun_before := folder.model.exists():
+                print(f"{name}: going on", flush=True)
+            else:
+                folder = RunFolder.create(Path(place) / "run", plan)
+            if folder.plan() != plan:
+                raise SystemExit(f"{folder.root} is of another plan: remove it")
+            if not folder.is_finished and not run(
+                folder, self.train, device=self.device, progress=progress, note=lambda text: print(text, flush=True),
+                answerer=here if plan.privacy is not None and plan.privacy.observer == "server" else None,
+            ):  # fmt: skip
+                raise SystemExit(f"{name}: stopped; give the command again")
             seconds = time.perf_counter() - times[0]
             model = gswgan.load(folder.root, device=str(self.device))
             steps = sorted((after - before) / 100 for before, after in itertools.pairwise(times[1:]))
-            result: dict[str, Any] = {"name": name, "seconds": seconds, "steps": plan.training.steps}
+            result: dict[str, Any] = {
+                "name": name,
+                "seconds": None if begun_before else seconds,
+                "steps": plan.training.steps,
+            }
             result["median_step_seconds"] = steps[len(steps) // 2] if steps else None
             result |= {"privacy": None if plan.void else model.privacy.to_json(), "plan": plan.to_json()}
             if plan.facts.persons is not None:
-                result |= {"clients": IN_ONE_BATCH, "observers": observers(plan, [plan.privacy.event])}
+                result |= {"clients": IN_ONE_BATCH, "observers": promised(plan, path)}
             line = f"{name}: {seconds:.1f} s, {1e3 * (result['median_step_seconds'] or 0):.2f} ms a step"
             if self.options.only == "time":
                 print(line, flush=True)
@@ -166,6 +195,22 @@ class Scorer:
         result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
         print(f"{line}, IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}", flush=True)
         return result, pool.submit(frechet_distance, self.real, made)
+
+
+def here(tools: Tools) -> Critic:
+    """The clients' critics, where the plan has each answer for itself: one is drawn and adds its own noise."""
+    assert tools.plan.privacy is not None
+    assert tools.plan.privacy.sampling == "one", "with noise of everybody's own this would be another run"
+    return tools.plan.recipe.critic(tools.plan, tools)
+
+
+def promised(plan: Plan, path: Path) -> dict[str, Any]:
+    """What each observer is promised."""
+    assert plan.privacy is not None
+    beside = path.with_suffix(".observers.json")
+    if isinstance(plan.critic, KernelSettings):
+        return observers(plan, [plan.privacy.event])
+    return dict(json.loads(beside.read_text()))
 
 
 def part(data: ImageData, rows: slice) -> ImageData:

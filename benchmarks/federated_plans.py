@@ -1,0 +1,90 @@
+"""Plans of Algorithm 2 on `mnist-writers`, for `train_plan.py` on a machine without dp-accounting.
+
+    python benchmarks/federated_plans.py PLANS
+    python benchmarks/train_plan.py PLANS/writers-*.json --device cuda --tag=-h200 --out benchmarks/results
+
+Beside every plan NAME.json stands NAME.observers.json, what each observer is promised, which takes an accountant. All
+clients' critics are one batched ensemble there (tests/federated/test_remote_critics.py: the same as at the clients).
+
+The published run has 866 clients and 30,000 rounds. Here are 539, and `--rounds` is in proportion (18,672), so that a
+client is asked as often as in the paper, and the paper's rule claims the same 598.61.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from gswgan.data import load_data
+from gswgan.federated.critic_plan import make_critic_plan, statement
+from gswgan.generators import GeneratorSettings
+from gswgan.privacy import Accountant
+from gswgan.training.plan import Facts, Plan
+
+DELTA = 1e-4
+CANDIDATES: dict[str, dict[str, Any]] = {  # preset ensemble, epsilon 10, one writer zeroed
+    "writers-q0.1": {"rate": 0.1, "rounds": 1000},
+    "writers-q0.2": {"rate": 0.2, "rounds": 1000},
+    "writers-q0.3-short": {"rate": 0.3, "rounds": 600},
+}
+GENERATOR = GeneratorSettings(architecture="smooth-resnet", width=64, latent=10)
+"""The best of those tried with the centralized ensemble."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", default="mnist-writers")
+    parser.add_argument("--device", default="cuda", help="where it will be trained")
+    parser.add_argument("--rounds", type=int, default=18_672, help="of the published run")
+    parser.add_argument("--warm-start", type=int, default=2000, help="iterations, of the published run")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all rounds; below 1 to try the commands")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    facts = Facts.of(load_data(options.data))
+    for name, wish in CANDIDATES.items():
+        rounds = max(1, round(options.scale * wish["rounds"]))
+        plan = make_critic_plan(
+            facts, epsilon=10, delta=DELTA, rate=wish["rate"], rounds=rounds, device=options.device
+        )  # fmt: skip
+        generator = GENERATOR if options.device == "cuda" else plan.generator
+        save(options.out / f"{name}.json", dataclasses.replace(plan, generator=generator))
+    rounds = max(1, round(options.scale * options.rounds))
+    published = make_critic_plan(
+        facts, preset="paper-federated", trust="untrusted-server", rounds=rounds, device=options.device
+    )  # fmt: skip
+    critic = dataclasses.replace(published.critic, warm_start=round(options.scale * options.warm_start))
+    save(options.out / "writers-paper-federated.json", dataclasses.replace(published, critic=critic))
+
+
+def save(path: Path, plan: Plan) -> None:
+    """The plan, and what each observer is promised."""
+    privacy, cost = plan.privacy, plan.guarantee
+    assert privacy is not None
+    assert cost is not None
+    plan.save(path)
+    told = statement(plan, [privacy.event] * privacy.releases)
+    if privacy.sampling == "one":
+        told["as_printed"] = {
+            "epsilon": as_printed(plan), "delta": cost.delta, "neighbours": cost.neighbours, "observer": "server",
+            "why": "Algorithm 2 as printed sends a sanitized gradient in each of the n_dis updates of a round",
+        }  # fmt: skip
+    path.with_suffix(".observers.json").write_text(json.dumps(told, indent=1) + "\n")
+    claim = "" if plan.claimed is None else f", claimed {plan.claimed.epsilon:.2f}"
+    print(
+        f"{path.name}: {privacy.releases} rounds, noise_std {privacy.noise_std:.4g}, epsilon {cost.epsilon:.4g}{claim}"
+    )
+
+
+def as_printed(plan: Plan) -> float:
+    """Epsilon of the run if a client answered in each of the n_dis updates of a round."""
+    assert plan.privacy is not None
+    whole = dataclasses.replace(plan.privacy, rows=plan.privacy.rows * plan.critic.updates).total()
+    return Accountant(plan.privacy.neighbours).epsilon(whole, plan.privacy.delta)
+
+
+if __name__ == "__main__":
+    main()
