@@ -4,8 +4,8 @@
 
 A SuperLink and SuperNodes as real processes on loopback; a forwarder between each SuperNode and the SuperLink counts
 what passes (loopback.py), Flower's envelope, TCP payload and polling included. For a round of Algorithm 2 it is what
-passed between the end of one round and the end of the next, the median over rounds and clients; the first round, in which
-nodes join, is apart. Polling goes on while a round takes long, so its bytes a second are measured too, on idle nodes.
+passed between the end of one round and the end of the next, the median over rounds and clients; the first round, in
+which nodes join, is apart. Polling goes on while a round takes long: its bytes a second are measured on idle nodes.
 
 `message` is what our messages hold, without any envelope. Figures over a whole training are rounds times the measured
 round, plus joining. Fed-Avg GAN is counted: the parameters of the discriminator as 32-bit floats down, an update of the
@@ -122,13 +122,9 @@ def _summary(rows: list[dict[str, Any]], joined: Wires, marks: list[Wires], idle
         "first round": middle(passed(0)),
     }
     if len(marks) > 2:
-        result["round"] = middle([one for number in range(1, len(marks) - 1) for one in passed(number)])
-        result["range"] = {
-            way: [
-                pick(one[way] for number in range(1, len(marks) - 1) for one in passed(number)) for pick in (min, max)
-            ]
-            for way in WAYS
-        }
+        later = [one for number in range(1, len(marks) - 1) for one in passed(number)]
+        result["round"] = middle(later)
+        result["range"] = {way: [pick(one[way] for one in later) for pick in (min, max)] for way in WAYS}
     return result
 
 
