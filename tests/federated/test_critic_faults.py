@@ -29,6 +29,7 @@ from gswgan.training.centralized import make_generator
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
+from gswgan.training.run_folder import RunFolder
 
 KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
 UNIT = 2**GRID_BITS
@@ -52,8 +53,8 @@ class Answers:
                     take(one, node=node, down=1, up=2)
 
 
-def server(root: Path, plan: Plan, carrier: Any) -> RemoteCritics:
-    folder = create_run(root, plan, DATA.person_ids, 600)
+def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
+    folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
     tools = Tools(
         plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
@@ -140,7 +141,9 @@ def test_a_wrong_answer_counts_as_no_answer_and_is_logged(tmp_path: Path, withou
     assert np.array_equal(released(tmp_path / "run", Answers({**others(), BAD: bad})), without)
     (row,) = (row for row in log(tmp_path / "run") if "refused" in row)
     assert row["round"] == 0
-    assert len(log(tmp_path / "run")) == len(NAMES)
+    silent = [row["client"] for row in log(tmp_path / "run") if "absent" in row]
+    assert silent == ([BAD] if WRONG[what].keys() == {"client"} else [])
+    assert len(log(tmp_path / "run")) == len(NAMES) + len(silent)
 
 
 def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(
@@ -171,6 +174,8 @@ def test_a_node_answers_for_one_client(tmp_path: Path, without: np.ndarray):
     carrier = Answers({**others(), "person 02": stolen})
     assert np.array_equal(released(tmp_path / "run", carrier), without)
     assert any("answered before" in row.get("refused", "") for row in log(tmp_path / "run"))
+    later = server(tmp_path / "run", KNOWN, carrier, resume=True)  # who a node is survives the server
+    assert later._nodes == {node: name for node, name in enumerate(carrier.replies)}
 
 
 def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path: Path):
@@ -180,6 +185,8 @@ def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path:
     total = sum(unpack_block(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
     moved = released(tmp_path / "some", Answers(some)) - nobody
     assert np.abs(moved - total).max() < 1e-4
+    absent = [row["client"] for row in log(tmp_path / "some") if "absent" in row]
+    assert absent == [name for name in NAMES if name not in some]
 
 
 def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: np.ndarray):
@@ -257,7 +264,7 @@ def test_a_client_refuses_beyond_its_cap_and_says_nothing_else(tmp_path: Path):
 
 BROKEN: dict[str, Any] = {
     "of another shape": ({"images": b""}, "images with their labels"),
-    "not finite": ({"images": np.full(len(asked()["images"]) // 4, np.nan, "<f4").tobytes()}, "finite"),
+    "images of floats": ({"images": bytes(4 * len(asked()["images"]))}, "images with their labels"),
     "labels that do not exist": ({"labels": np.full(len(asked()["labels"]) // 2, 3, "<u2").tobytes()}, "labels below"),
     "one class only": ({"labels": bytes(len(asked()["labels"]))}, "each class"),
     "after the last round": ({"round": "3"}, "as planned"),

@@ -5,18 +5,10 @@ Bytes are counted on the wire, by a forwarder between each SuperNode and the Sup
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +23,10 @@ from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Facts
 from gswgan.training.run_folder import RunFolder
+from loopback import Federation, rows_of, wait
 
 pytest.importorskip("flwr")
-BIN = Path(sys.executable).parent
+APP = Path(__file__).parent / "faulty_app"
 DEADLINE = 240.0
 
 KILLED = ["hang before", "hang after", "killed later"]
@@ -41,158 +34,17 @@ WRONG = ["nan", "infinity", "shape", "long"]
 FAULTS = ["plain", *KILLED, "never", *WRONG, "twice"]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Forwarder:
-    """Counts what a SuperNode sends and receives."""
-
-    def __init__(self, target: int) -> None:
-        self.up = self.down = 0
-        self._target, self._server = target, socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._server.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:  # the SuperLink is down
-                    near.close()
-                    continue
-                for source, sink, up in ((near, far, True), (far, near, False)):
-                    threading.Thread(target=self._pump, args=(source, sink, up), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if up:
-                    self.up += len(data)
-                else:
-                    self.down += len(data)
-                sink.sendall(data)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and all that it started."""
-    found, parents = [pid], {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
-
-
-class Federation:
-    """Starts the processes and kills them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.port = root, free_port()
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.wires: dict[str, Forwarder] = {}
-        self.environment = {
-            **os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(root / "home"), "OMP_NUM_THREADS": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        }  # fmt: skip
-        (root / "home").mkdir()
-        link = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        (root / "home" / "config.toml").write_text(link)
-
-    def start(self, name: str, *command: str) -> None:
-        with (self.root / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]], stdout=log, stderr=log, env=self.environment, cwd=self.root
-            )
-
-    def kill(self, name: str) -> None:
-        """kill -9 for the process and all that it started."""
-        process = self.running.pop(name)
-        for pid in descendants(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-
-    def link(self) -> None:
-        self.start(
-            "link", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
-            "--database", str(self.root / "link.db"), "--disable-runtime-dependency-installation",
-        )  # fmt: skip
-        wait(lambda: is_open(self.port), 120, "the SuperLink")
-
-    def node(
-        self, name: str, client: str, fault: str, *, trust: str = "trusted-aggregator", cap: float = 100.0
-    ) -> None:
-        if name not in self.wires:
-            self.wires[name] = Forwarder(self.port)
-        config = {
-            "client": client, "data": str(self.root / f"{client}.npz"), "state": str(self.root / "state" / name),
-            "trust": trust, "neighbours": "zeroed" if trust == "trusted-aggregator" else "replace-one",
-        }  # fmt: skip
-        if fault not in ("plain", "killed later"):
-            config |= {"fault": fault, "until": str(self.root / "RUN/private/closed.json")}
-        text = " ".join(f'{key}="{value}"' for key, value in config.items()) + f" classes=3 epsilon={cap} delta=1e-5"
-        self.start(
-            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.wires[name].port}",
-            "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", text,
-        )  # fmt: skip
-
-    def hold(self) -> None:
-        """`flwr run`: the server begins the round, or goes on with it."""
-        app = self.root / "app"
-        if not app.exists():
-            shutil.copytree(Path(__file__).parent / "faulty_app", app, ignore=shutil.ignore_patterns("__pycache__"))
-        command = [str(BIN / "flwr"), "run", str(app), "here", "--run-config", f'run="{self.root / "RUN"}"']
-        subprocess.run(command, env=self.environment, cwd=self.root, check=True, capture_output=True, timeout=60)
-
-    def bytes_on_the_wire(self) -> dict[str, dict[str, int]]:
-        """What each node has sent and received, printed for docs/federated.md (pytest -s)."""
-        found = {name: {"up": wire.up, "down": wire.down} for name, wire in self.wires.items()}
-        print(json.dumps(found))
-        return found
-
-    def stop(self) -> None:
-        for name in list(self.running):
-            self.kill(name)
-        for wire in self.wires.values():
-            wire.close()
-
-
-def rows_of(folder: RunFolder) -> list[dict[str, str]]:
-    """What came in, as the server has logged it."""
-    log = folder.private / "answers.jsonl"
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait(ready: Callable[[], object], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.2)
-
-
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    made = Federation(tmp_path)
+    made = Federation(tmp_path, APP)
     yield made
     made.stop()
+
+
+def begin(federation: Federation, name: str, client: str, fault: str, **options: Any) -> None:
+    """A node that misbehaves as `fault` says."""
+    told = {} if fault in ("plain", "killed later") else {"fault": fault}
+    federation.node(name, client, until=str(federation.root / "RUN/private/closed.json"), **told, **options)
 
 
 @pytest.mark.slow
@@ -215,7 +67,7 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
 
     federation.link()
     for fault in ["plain", *KILLED, "never"]:
-        federation.node(fault, by_fault[fault], fault)
+        begin(federation, fault, by_fault[fault], fault)
     federation.hold()
     wait(lambda: (homes["hang before"] / "asked").exists(), 120, "the client that is killed before its answer")
     federation.kill("hang before")
@@ -231,18 +83,18 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
 
     federation.link()
     for fault in KILLED:
-        federation.node(fault, by_fault[fault], fault)
+        begin(federation, fault, by_fault[fault], fault)
     federation.hold()
     wait(lambda: len(taken()) == 4, 120, "the clients that came back")
     for fault in WRONG:
-        federation.node(fault, by_fault[fault], fault)
+        begin(federation, fault, by_fault[fault], fault)
     wait(lambda: {row["client"] for row in rows()} >= {by_fault[fault] for fault in WRONG}, 150, "wrong answers")
     for fault in WRONG:
         federation.kill(fault)
     for name, fault in [("twice", "plain"), ("twice again", "twice")]:  # a second node, another answer
         client = by_fault[name.removesuffix(" again")]
         seen = sum(row["client"] == client for row in rows())
-        federation.node(name, client, fault)
+        begin(federation, name, client, fault)
         wait(lambda c=client, n=seen: sum(row["client"] == c for row in rows()) > n, 120, f"what {name} sends")
         federation.kill(name)
     wait(lambda: folder.is_finished and not folder.key.exists(), DEADLINE + 120, "the end of the run")
@@ -283,7 +135,7 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
 
     def node(fault: str) -> None:
         kind = fault if fault in ("far", "late") else "plain"
-        federation.node(fault, by_fault[fault], kind, trust="untrusted-server", cap=500.0)
+        begin(federation, fault, by_fault[fault], kind, trust="untrusted-server", cap=500.0)
 
     federation.link()
     for fault in faults:

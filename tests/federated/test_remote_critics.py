@@ -73,8 +73,24 @@ class _Same(Client):
         return made
 
 
+class _Rounded(torch.autograd.Function):
+    """To 8 bits, as fakes travel; the gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        return (images * 255).round() / 255
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
+        return upstream
+
+
 class _OnePool(Generator):
-    """Fakes to learn from by the step alone."""
+    """Fakes as they travel; those to learn from by the step alone."""
+
+    def sample(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
+        fake, labels = super().sample(count, *index)
+        return _Rounded.apply(fake), labels
 
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
         return super().fakes(count, *index[:2])

@@ -38,6 +38,9 @@ Rate = Annotated[float | None, typer.Option(
 Epsilon = Annotated[float | None, typer.Option(help="Target epsilon. Default: 10.", rich_help_panel=_GUARANTEE)]
 Delta = Annotated[float | None, typer.Option(
     help="Target delta, well below 1 / clients. Default: 1e-5.", rich_help_panel=_GUARANTEE)]  # fmt: skip
+BookOption = Annotated[Path | None, typer.Option(
+    help="Enter the release of a trusted aggregator into this privacy book before anybody is asked; refused if all "
+    "runs in it together would go beyond its budget (`gswgan book`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
 Steps = Annotated[int | None, typer.Option(help="Training steps after the round.", rich_help_panel=_RUN)]
 Seed = Annotated[int, typer.Option(help="Fixes initial weights and latent codes; never the noise.",
                                    rich_help_panel=_RUN)]  # fmt: skip
@@ -74,6 +77,7 @@ def simulate(
     rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 600.0,
+    book: BookOption = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to make.", rich_help_panel=_RUN)] = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -89,6 +93,8 @@ def simulate(
     from gswgan.training.run_folder import RunFolder
 
     if resume is not None:
+        if book is not None:
+            raise PlanError("options", "--book", "nothing of the kind with --resume", "Leave it out.")
         _hold_and_train(RunFolder(resume), device)
         return
     spec = data if data in NAMES else str(Path(data).absolute())
@@ -108,13 +114,14 @@ def simulate(
     )  # fmt: skip
     for doubt in doubts(plan, images):
         print(f"warning: {doubt}", file=sys.stderr)
+    _check_book(plan, book)
     if dry_run:
         _show(plan)
         return
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
     ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
-    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread), device)
+    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, book=book), device)
 
 
 @app.command()
@@ -135,6 +142,7 @@ def plan(
     rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
+    book: BookOption = None,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; `flwr run` then holds the round (docs/federated.md)."""
@@ -151,9 +159,10 @@ def plan(
         facts, preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate, seed=seed,
         device="cpu",
     )  # fmt: skip
+    _check_book(made, book)
     _show(made)
     if not dry_run:
-        create_run(out, made, ids, deadline)
+        create_run(out, made, ids, deadline, book=book)
         console.print(f"run folder: {out}")
 
 
@@ -207,6 +216,13 @@ def _make_plan(
     if steps is not None:
         raise PlanError("steps", steps, "no steps: a round of Algorithm 2 is one", "Pass --rounds.")
     return make_critic_plan(facts, preset=preset, trust=found, rounds=rounds, rate=rate, **options)
+
+
+def _check_book(plan: Plan, book: Path | None) -> None:
+    from gswgan.federated.round import check_book
+
+    if book is not None:
+        console.print(f"book:      {check_book(plan, book)[0]}")
 
 
 def _show(plan: Plan) -> None:

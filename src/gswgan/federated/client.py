@@ -1,11 +1,12 @@
 """What a client does and remembers. Everything that must survive is on its own disk before anything leaves.
 
     STATE/<name of the client>/client.json                the client's id and its cap
-                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
+                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin, book.json
 
-The order is: ledger (written ahead, within the cap), answer on the disk, answer sent. A client that is asked again
-sends the bytes it has kept. One that died before it had kept them computes them again from the same key and the same
-data, which gives the same bytes; from other data it is another answer, and counts again.
+The order is: book, if the client keeps one (all answers that the plan can ask for), ledger (written ahead, within the
+cap), answer on the disk, answer sent. A client that is asked again sends the bytes it has kept. One that died before it
+had kept them computes them again from the same key and the same data, which gives the same bytes; from other data it is
+another answer, and counts again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import dataclasses
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +31,17 @@ from gswgan.evaluation.choice import choose_clients
 from gswgan.federated import critic_messages
 from gswgan.federated.critic_client import CriticAtClient
 from gswgan.federated.critic_messages import Batch
+from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.trust import Trust, check_trust, spent, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Ledger, Streams
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
-from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.events import BaseEvent, Event, Neighbours, Repeated, check_neighbours
+from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
+from gswgan.training.book import Book, enter_from, new_entry
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json, write_json
 
@@ -90,11 +93,12 @@ class Memory:
 class _CappedLedger(Ledger):
     """A ledger that takes no line beyond the client's cap."""
 
-    def __init__(self, home: Path, path: Path, plan: Plan) -> None:
+    def __init__(self, home: Path, path: Path, plan: Plan, before_repeat: Callable[[Entry], None]) -> None:
         assert plan.privacy is not None
         super().__init__(
-            path, observer=plan.privacy.observer, context=plan.digest(), journal=path.with_name("journal.jsonl")
-        )
+            path, observer=plan.privacy.observer, context=plan.digest(), journal=path.with_name("journal.jsonl"),
+            before_repeat=before_repeat,
+        )  # fmt: skip
         self._home = home
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
@@ -114,10 +118,21 @@ class Client:
     """One person's side: its data, whom it trusts, its cap and its memory."""
 
     def __init__(
-        self, name: str, data: ImageData, state: Path, *, trust: Trust, cap: Cap, insecure: bool = False
+        self,
+        name: str,
+        data: ImageData,
+        state: Path,
+        *,
+        trust: Trust,
+        cap: Cap,
+        book: Path | None = None,
+        insecure: bool = False,
     ) -> None:
-        """`insecure` lets it take part in a run whose noise is known, which has no guarantee: for tests."""
-        self.name, self.trust, self._insecure = name, trust, insecure
+        """`book`: the client's own privacy book, which counts its answers with whatever else is entered there.
+
+        `insecure` lets it take part in a run whose noise is known, which has no guarantee: for tests.
+        """
+        self.name, self.trust, self._book, self._insecure = name, trust, book, insecure
         if data.persons is None or data.number_of_persons != 1:
             raise FederationError("data", data.name, "the records of one person")
         self._data, self.home = data, home_of(state, name)
@@ -153,7 +168,7 @@ class Client:
         self._check(plan)
         with self._locked():
             folder = self._folder(plan)
-            ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
+            ledger = self._ledger(plan, folder)
             return self._critic(folder, plan, self._data, ledger, self._secret(plan, folder)).answer(batch)
 
     _critic = CriticAtClient
@@ -164,6 +179,21 @@ class Client:
             folder.mkdir(mode=0o700)
             sync_folder(self.home)
         return folder
+
+    def _ledger(self, plan: Plan, folder: Path) -> _CappedLedger:
+        """The client's ledger for this plan, which is in the client's book by now if it keeps one."""
+        note, ask = folder / "book.json", lambda entry: None
+        if self._book is not None:
+            with _quietly():
+                if not note.exists():
+                    write_json(note, new_entry(Book(self._book)))
+                repeat = enter_from(note, plan, self._data, where=folder, total=_all_answers(plan))
+
+            def ask(entry: Entry) -> None:
+                with _quietly():
+                    repeat(entry)
+
+        return _CappedLedger(self.home, folder / "ledger.jsonl", plan, ask)
 
     def _secret(self, plan: Plan, folder: Path) -> Streams:
         """The client's key for this plan."""
@@ -187,7 +217,7 @@ class Client:
     def _compute(self, plan: Plan, folder: Path) -> bytes:
         assert plan.privacy is not None
         secret = self._secret(plan, folder)
-        ledger = _CappedLedger(self.home, folder / "ledger.jsonl", plan)
+        ledger = self._ledger(plan, folder)
         features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
         row = person_row(self._data, features, weight_of_counts(plan))
         bound, event = plan.privacy.contribution, plan.privacy.event
@@ -208,6 +238,23 @@ class Client:
             yield
         finally:
             os.close(descriptor)
+
+
+def _all_answers(plan: Plan) -> Event:
+    """What a plan can ask of one client at the most: an answer in every round, whatever coins the server tosses."""
+    assert plan.privacy is not None
+    return Repeated(event=answer_event(plan), times=plan.privacy.releases)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The server learns that there is no room, and nothing else of a client's book."""
+    try:
+        yield
+    except GswganError as wrong:
+        raise FederationError(
+            "book", "no room for this plan", "a budget that has it, in a book that is whole"
+        ) from wrong
 
 
 def memories(state: Path) -> list[Memory]:
@@ -238,5 +285,7 @@ def client_of(config: Mapping[str, Any]) -> Client:
         delta=float(config["delta"]),
         neighbours=config.get("neighbours", "zeroed"),
     )
-    trust = check_trust(str(config["trust"]))
-    return Client(name, data, Path(str(config["state"])), trust=trust, cap=cap)
+    trust, book = check_trust(str(config["trust"])), config.get("book")
+    return Client(
+        name, data, Path(str(config["state"])), trust=trust, cap=cap, book=None if book is None else Path(str(book))
+    )

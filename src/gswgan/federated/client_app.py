@@ -1,8 +1,9 @@
 """The client as a Flower ClientApp: one question, one answer. All state is on the client's own disk (client.py).
 
 A SuperNode says in its `--node-config` who it is: `client`, `data` (what `gswgan train --data` takes), `state` (a
-folder), `trust`, and its cap: `epsilon`, `delta` and, if not one client zeroed, `neighbours`. Where the data does not
-state them, also `classes` and `image-size`. `min-records`, and `accuracy` with `judge`, say when it belongs.
+folder), `trust`, and its cap: `epsilon`, `delta` and, if not one client zeroed, `neighbours`; a `book`, if it has one.
+Where the data does not state them, also `classes` and `image-size`. `min-records`, and `accuracy` with `judge`, say
+when it belongs.
 """
 
 from __future__ import annotations

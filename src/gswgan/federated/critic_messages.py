@@ -1,7 +1,8 @@
 """What travels in Algorithm 2: down one batch of fakes with labels a round, up one clipped block of gradients.
 
 The batch has two parts: fakes to learn from, as many of each class, which serve all n_dis updates of the round; and the
-B fakes that are judged. Numbers are 32-bit floats down and integers on the mechanism's grid up, as in messages.py.
+B fakes that are judged. Down they are 8-bit images, as the data and the published samples are: the critics see, and
+judge, exactly these. Up are integers on the mechanism's grid, as in messages.py.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Batch:
     """The fakes of one round: the pool to learn from first, then those to be judged."""
 
     number: int  # of the round, from 0
-    images: Tensor  # [pool + B, c, h, w]
+    images: Tensor  # [pool + B, c, h, w], in [0, 1]
     labels: Tensor  # [pool + B]
     pool: int
 
@@ -52,7 +53,7 @@ class Batch:
 
     def pack(self) -> dict[str, str | bytes]:
         """As it travels."""
-        images = self.images.detach().cpu().numpy().astype("<f4").tobytes()
+        images = (self.images.detach() * 255).round().clamp(0, 255).to(torch.uint8).cpu().numpy().tobytes()
         return {
             "round": str(self.number),
             "images": images,
@@ -89,7 +90,7 @@ def read_question(fields: Fields) -> tuple[Plan, Batch]:
 
 
 def read_batch(plan: Plan, fields: Fields) -> Batch:
-    """The fakes of a round, checked: number, size, finite, labels that exist, as many of each class to learn from."""
+    """The fakes of a round, checked: number, size, labels that exist, as many of each class to learn from."""
     assert plan.privacy is not None
     facts, pool = plan.facts, pool_size(plan)
     number, images, labels = (fields.get(name) for name in ("round", "images", "labels"))
@@ -100,12 +101,10 @@ def read_batch(plan: Plan, fields: Fields) -> Batch:
     shape = (pool + plan.privacy.rows, facts.channels, facts.image_size, facts.image_size)
     if not isinstance(images, bytes) or not isinstance(labels, bytes):
         raise FederationError("fakes", type(images).__name__, "bytes")
-    if (len(images), len(labels)) != (4 * math.prod(shape), 2 * shape[0]):
+    if (len(images), len(labels)) != (math.prod(shape), 2 * shape[0]):
         raise FederationError("fakes", (len(images), len(labels)), f"{shape[0]} images with their labels")
-    pixels = torch.from_numpy(np.frombuffer(images, "<f4").reshape(shape).copy())
+    pixels = torch.from_numpy(np.frombuffer(images, np.uint8).reshape(shape).copy()).float() / 255
     classes = torch.from_numpy(np.frombuffer(labels, "<u2").astype(np.int64))
-    if not bool(torch.isfinite(pixels).all()):
-        raise FederationError("fakes", "not finite", "finite images")
     if int(classes.max()) >= facts.classes:
         raise FederationError("fakes", int(classes.max()), f"labels below {facts.classes}")
     if set(classes[:pool].bincount(minlength=facts.classes).tolist()) != {pool // facts.classes}:
@@ -118,8 +117,15 @@ def answer(client: str, plan: Plan, number: int, block: bytes) -> dict[str, str 
     return {"client": client, "plan": plan.digest(), "round": str(number), "block": block}
 
 
+def _most(plan: Plan) -> float:
+    """The largest entry of an answer: clipped, or with as much noise as there can be."""
+    assert plan.privacy is not None
+    noise = plan.privacy.noise_std / plan.privacy.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
+    return float(2.0**GRID_BITS * (1 + FAR * noise))
+
+
 def _type(plan: Plan) -> np.dtype[np.signedinteger]:
-    return np.dtype("<i4" if trust_of(plan) == "trusted-aggregator" else "<i8")
+    return np.dtype("<i4" if _most(plan) < 2**31 else "<i8")
 
 
 def pack_block(grid: NDArray[np.int64], plan: Plan) -> bytes:
@@ -143,8 +149,7 @@ def unpack_block(raw: object, plan: Plan) -> NDArray[np.int64]:
         if not bool(fits_grid(torch.from_numpy(grid)).all()):
             raise FederationError("answer", "a gradient that is too long", f"norm at most {plan.privacy.clip_norm:g}")
         return grid
-    most = 2.0**GRID_BITS * (1 + FAR * plan.privacy.noise_std / plan.privacy.clip_norm)
-    if not bool((np.abs(grid.astype(np.float64)) <= most).all()):
+    if not bool((np.abs(grid.astype(np.float64)) <= _most(plan)).all()):
         raise FederationError("answer", "an entry that is too large", "a clipped entry with its noise")
     return grid
 

@@ -1,7 +1,7 @@
 """The server's side of Algorithm 2: a critic that asks the clients. The loop is the centralized trainer's.
 
     RUN/private/round.json        who may answer, for how long in each round
-               /answers.jsonl     what came in, with bytes up and down, and what was refused and why
+               /answers.jsonl     what came in, with bytes up and down, what was refused and why, who was absent
                /rounds/T/question.bin   the fakes of round T, before anybody is asked
                         /*.bin          answers that count, each on the disk before the next is looked at
                         /closed.json    the answers that count, fixed before the noise is drawn
@@ -113,6 +113,8 @@ class RemoteCritics:
         self._rounds.mkdir(mode=0o700, exist_ok=True)
         if self.log.exists():
             drop_torn_tail(self.log)
+            rows = map(json.loads, self.log.read_text().splitlines())
+            self._nodes = {int(row["node"]): row["client"] for row in rows if "digest" in row}
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this round, and the fakes that they learn from. Nobody is asked yet."""
@@ -194,15 +196,19 @@ class RemoteCritics:
         asked = {self._clients[index] for index in self._participants}
         fields = question(self._plan, batch)
         if left := sorted(asked - set(self._digests)):
-            self._carrier.ask(left, fields, self._take(asked))
+            heard = set[str]()
+            self._carrier.ask(left, fields, self._take(asked, heard))
+            for client in sorted(set(left) - heard):
+                self._note(client, self._step, 0, 0, 0, absent="no answer while the round was open")
 
-    def _take(self, asked: set[str]) -> Take:
-        """For one round: once it is over, the function refuses everything."""
+    def _take(self, asked: set[str], heard: set[str]) -> Take:
+        """For one round: once it is over, the function refuses everything. Whoever sends something is `heard`."""
         step, self._is_open = self._step, True
 
         def take(fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
             """Nothing that a client sends can raise. Its first valid answer counts, and one client for each node."""
             client = fields.get("client")
+            heard.add(str(client))
             try:
                 client, grid = read_answer(fields, self._plan, step)
                 if self._step != step or not self._is_open:

@@ -35,6 +35,7 @@ from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.randomness import write_durably
+from gswgan.training.book import Book, enter, new_entry
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
@@ -50,19 +51,36 @@ def create_run(
     *,
     source: dict[str, Any] | None = None,
     spread: dict[str, Any] | None = None,
+    book: Path | None = None,
 ) -> RunFolder:
     """A new run folder with its plan, the public list of clients, and how long they have for an answer.
 
-    `source` and `spread`: where a simulation has its clients' data from.
+    `source` and `spread`: where a simulation has its clients' data from. `book`: the privacy book that a trusted
+    aggregator enters before it asks anybody.
     """
     trust_of(plan)
+    entry = None if book is None else check_book(plan, book)[1]
     if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
         raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
-    folder = RunFolder.create(root, plan, source=source)
+    folder = RunFolder.create(root, plan, source=source, book=entry)
     write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
     return folder
+
+
+def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
+    """What the book would say with this run, and its entry to be; an error where there is no room for it."""
+    if trust_of(plan) == "untrusted-server":
+        raise PlanError(
+            "book",
+            str(path),
+            "the release of a trusted aggregator",
+            "Here each client has its own book, or a cap.",
+        )
+    book = Book(path)
+    after = book.check(plan)
+    return f"epsilon {after:.4g} of {book.epsilon:.4g} at delta {book.delta:g} with this run", new_entry(book)
 
 
 class Round:
@@ -132,6 +150,8 @@ class Round:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._recall()  # what another server took before
+            if not self.is_released:
+                enter(self.folder, self.plan, None)  # into its book, if any, before anybody is asked
             yield
         except BlockingIOError as wrong:
             raise RunError(
@@ -254,4 +274,5 @@ class Round:
             device=torch.device("cpu"),
             note=lambda text: None,
             stopped=lambda: False,
+            before_repeat=enter(self.folder, self.plan, None) or (lambda entry: None),
         )

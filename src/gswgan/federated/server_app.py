@@ -8,9 +8,9 @@ asked once more: a client answers with the same bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -30,6 +30,7 @@ PATIENCE = 60.0
 POLL = 0.2
 """Seconds between two looks at what has come in."""
 
+Who = TypeVar("Who")
 Note = Callable[[str], None]
 Progress = Callable[[int], None]
 """Called with the number of clients whose answers count (Algorithm 2: of rounds)."""
@@ -73,38 +74,51 @@ class FlowerCarrier:
     def __init__(self, grid: Grid, seconds: float, *, note: Note = print, patience: float = PATIENCE) -> None:
         """`seconds`: how long a round is open."""
         self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
-        self._nodes: dict[str, int] = {}
-        self._met: set[int] = set()
+        self._nodes: dict[str, int] = {}  # client: node
+        self._met: set[int] = set()  # nodes that have said who they are
+        self._hellos: dict[str, int] = {}  # message: node; an answer may come after the round in which it was asked
+        self._greeted: dict[int, float] = {}  # node: when
 
     def ask(self, clients: Sequence[str], fields: Fields, take: Take) -> None:
         """Until each of them has replied, rightly or wrongly, or the time is over."""
         end, size = time.time() + self._seconds, _size(fields)
         waiting, asked = set(clients), dict[str, float]()
-        pending: dict[str, str | None] = {}  # message: client, None for a node that we do not know yet
+        pending: dict[str, str] = {}  # message: client
         while waiting and (now := time.time()) < end:
-            new = sorted(set(self._grid.get_node_ids()) - self._met)
-            self._met.update(new)
+            self._hellos |= self._push({"hello": ""}, {node: node for node in self._strangers(now)}, end - now)
             due = [name for name in sorted(waiting & set(self._nodes)) if now - asked.get(name, 0) > self._patience]
             asked |= dict.fromkeys(due, now)
-            sent = [_message({"hello": ""}, node, end - now) for node in new]
-            sent += [_message(fields, self._nodes[name], end - now) for name in due]
-            for message, name in zip(list(self._grid.push_messages(sent)) if sent else [], [*[None] * len(new), *due]):
-                pending[message] = name
-            for reply in list(self._grid.pull_messages(list(pending))):
-                name, node = pending.pop(reply.metadata.reply_to_message_id, None), reply.metadata.src_node_id
-                if not reply.has_content():
-                    self._note(f"node {node}: no answer ({reply.error.reason})")
-                    self._met.discard(node)
+            pending |= self._push(fields, {name: self._nodes[name] for name in due}, end - now)
+            for reply in list(self._grid.pull_messages([*self._hellos, *pending])):
+                message, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+                name, greeted = pending.pop(message, None), self._hellos.pop(message, None)
+                if not reply.has_content():  # it may be the SuperLink that says so
+                    self._note(f"node {greeted or self._nodes.get(name or '')}: no answer ({reply.error.reason})")
                     continue
                 found: dict[str, Any] = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
                 if name is not None:
                     waiting.discard(name)
                     if (refused := take(found, node=node, down=size, up=_size(found))) is not None:
                         self._note(f"refused: {refused}")
-                elif isinstance(client := found.get("client"), str):
-                    self._nodes[client] = node
+                elif greeted is not None and isinstance(client := found.get("client"), str):
+                    self._met.add(greeted)
+                    self._nodes[client] = greeted
                     asked.pop(client, None)  # it may have come back under another number
             time.sleep(POLL / 4)
+
+    def _strangers(self, now: float) -> list[int]:
+        """Nodes to say hello to: new ones, and those that have not said who they are for a while."""
+        unknown = sorted(set(self._grid.get_node_ids()) - self._met)
+        new = [node for node in unknown if now - self._greeted.get(node, 0) > self._patience]
+        self._greeted |= dict.fromkeys(new, now)
+        return new
+
+    def _push(self, fields: Fields, to: Mapping[Who, int], ttl: float) -> dict[str, Who]:
+        """Send the same to these nodes; who is asked by which message."""
+        if not to:
+            return {}
+        sent = list(self._grid.push_messages([_message(fields, node, ttl) for node in to.values()]))
+        return {message: who for message, who in zip(sent, to) if message}
 
 
 def _size(fields: Fields) -> int:

@@ -5,7 +5,8 @@ whatever becomes of the run. A release that is repeated after a stop is entered 
 can say too much, never too little.
 
 Everything in a book counts together. Beside each run stands a mark of its data: a keyed digest of images, labels and
-persons as they were read, the very arrays that a run is bound to (`data_digest`). Two marks may be two views of the
+persons as they were read, the very arrays that a run is bound to (`data_digest`); where the data stays with clients, of
+the list of their ids. Two marks may be two views of the
 same people (scaled, without labels, one record more), which no digest can tell: so other data is marked, and still
 counted.
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import hashlib
 import importlib.util
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -80,22 +83,34 @@ class Book:
         """Epsilon of all runs with this one, or a PrivacyError if there is no room for it. Nothing is entered."""
         with self._locked():
             self._read()
-            return self._admit(plan)
+            return self._admit(plan, plan.total())
 
-    def reserve(self, run: str, plan: Plan, data: ImageData | ImageStream, *, where: str) -> None:
-        """Enter a run with all that it will release, or refuse it; a run that is in the book is not entered again."""
+    def reserve(
+        self,
+        run: str,
+        plan: Plan,
+        data: ImageData | ImageStream | Sequence[str],
+        *,
+        where: str,
+        total: Event | None = None,
+    ) -> None:
+        """Enter a run with all that it will release, or refuse it; a run that is in the book is not entered again.
+
+        `data`: or the ids of the clients who have it. `total`: the most that is released, where it is not the plan's.
+        """
+        total = plan.total() if total is None else total
         with self._locked():
             self._read()
             if run in {booked.run for booked in self.runs}:
                 return
-            self._admit(plan)
-            cost, total = plan.guarantee, plan.total()
+            self._admit(plan, total)
+            cost = plan.guarantee
             assert cost is not None
             assert total is not None
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             row: dict[str, Any] = {"run": run, "where": where, "when": now}
             row["what"] = f"{plan.method} {plan.preset}: {plan.facts.data}"
-            row |= {"data": data_digest(data, self._key), "releases": to_json(total)}
+            row |= {"data": _mark(data, self._key), "releases": to_json(total)}
             self._append({**row, "relation": [cost.neighbours, cost.unit, cost.observer]})
 
     def add_repeat(self, run: str, entry: Entry) -> None:
@@ -117,8 +132,8 @@ class Book:
         """Epsilon of one run, at the book's delta."""
         return self._together([booked.total])
 
-    def _admit(self, plan: Plan) -> float:
-        cost, total = plan.guarantee, plan.total()
+    def _admit(self, plan: Plan, total: Event | None) -> float:
+        cost = plan.guarantee
         if cost is None or total is None or plan.void is not None:
             raise PrivacyError("book", str(self.path), "a run with a guarantee", "No budget has room for one without.")
         relation = (cost.neighbours, cost.unit, cost.observer)
@@ -196,11 +211,28 @@ def new_entry(book: Book) -> dict[str, str]:
     return {"book": str(book.path), "run": secrets.token_hex(16)}
 
 
-def enter(folder: RunFolder, plan: Plan, data: ImageData | ImageStream) -> Callable[[Entry], None] | None:
-    """Enter the run into its book, if it has one; returns what to ask before a release is repeated."""
+def enter(folder: RunFolder, plan: Plan, data: ImageData | ImageStream | None) -> Callable[[Entry], None] | None:
+    """Enter the run into its book, if it has one; returns what to ask before a release is repeated.
+
+    Without data it is a run of clients.
+    """
     if not folder.book.exists():
         return None
-    told = read_json(folder.book, "the book of the run")
+    whose = data if data is not None else read_json(folder.rounds, "the round.json of a federated run")["clients"]
+    return enter_from(folder.book, plan, whose, where=folder.root)
+
+
+def enter_from(
+    note: Path, plan: Plan, data: ImageData | ImageStream | Sequence[str], *, where: Path, total: Event | None = None
+) -> Callable[[Entry], None]:
+    """Enter into the book that `note` names (`new_entry`); returns what to ask before a release is repeated."""
+    told = read_json(note, "the book of the run")
     book, run = Book(Path(told["book"])), str(told["run"])
-    book.reserve(run, plan, data, where=str(folder.root.resolve()))
+    book.reserve(run, plan, data, where=str(where.resolve()), total=total)
     return lambda entry: book.add_repeat(run, entry)
+
+
+def _mark(data: ImageData | ImageStream | Sequence[str], key: bytes) -> str:
+    if isinstance(data, ImageData | ImageStream):
+        return data_digest(data, key)
+    return hashlib.blake2b(json.dumps(["clients", *sorted(data)]).encode(), key=key).hexdigest()

@@ -215,7 +215,7 @@ def make_critic(
         raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
     if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
-    asked = None if data is None else enter(folder, plan, data)  # into its book, if any, before anything is released
+    asked = enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
     if data is not None:
         if isinstance(data, ImageStream):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from faulty_critic import FaultyCritic
 
 from gswgan.federated.client import Client, client_of
 from gswgan.federated.client_app import make_app
@@ -51,6 +52,8 @@ class Faulty:
 
 def find(config: Mapping[str, Any]) -> Any:
     client = client_of(config)
+    if "faults" in config:
+        return FaultyCritic(client, str(config["faults"]), Path(config["until"]))
     return Faulty(client, str(config["fault"]), Path(config["until"])) if "fault" in config else client
 
 

@@ -1,0 +1,175 @@
+"""A SuperLink with a database and SuperNodes as real processes on loopback, which can be killed with `kill -9`.
+
+Bytes are counted on the wire, by a forwarder between each SuperNode and the SuperLink. Used by
+tests/federated/test_processes.py, tests/federated/test_critic_processes.py and wire.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gswgan.training.run_folder import RunFolder
+
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Forwarder:
+    """Counts what a SuperNode sends and receives."""
+
+    def __init__(self, target: int) -> None:
+        self.up = self.down = 0
+        self._target, self._server = target, socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the SuperLink is down
+                    near.close()
+                    continue
+                for source, sink, up in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pump, args=(source, sink, up), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if up:
+                    self.up += len(data)
+                else:
+                    self.down += len(data)
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it started."""
+    found, parents = [pid], {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+class Federation:
+    """Starts the processes and kills them."""
+
+    def __init__(self, root: Path, app: Path) -> None:
+        """`app`: the folder of the Flower app that is run."""
+        self.root, self.port, self._app = root, free_port(), app
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.wires: dict[str, Forwarder] = {}
+        self.environment = {
+            **os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(root / "home"), "OMP_NUM_THREADS": "1",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        (root / "home").mkdir()
+        link = f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        (root / "home" / "config.toml").write_text(link)
+
+    def start(self, name: str, *command: str) -> None:
+        with (self.root / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]], stdout=log, stderr=log, env=self.environment, cwd=self.root
+            )
+
+    def kill(self, name: str) -> None:
+        """kill -9 for the process and all that it started."""
+        process = self.running.pop(name)
+        for pid in descendants(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def link(self) -> None:
+        self.start(
+            "link", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
+            "--database", str(self.root / "link.db"), "--disable-runtime-dependency-installation",
+        )  # fmt: skip
+        wait(lambda: is_open(self.port), 120, "the SuperLink")
+
+    def node(
+        self, name: str, client: str, *, trust: str = "trusted-aggregator", cap: float = 100.0, classes: int = 3,
+        **more: str,
+    ) -> None:  # fmt: skip
+        """A SuperNode of this client, whose data is in <client>.npz and whose state is its own; `more`: its faults."""
+        if name not in self.wires:
+            self.wires[name] = Forwarder(self.port)
+        config = {
+            "client": client, "data": str(self.root / f"{client}.npz"), "state": str(self.root / "state" / name),
+            "trust": trust, "neighbours": "zeroed" if trust == "trusted-aggregator" else "replace-one", **more,
+        }  # fmt: skip
+        text = " ".join(f'{key}="{value}"' for key, value in config.items())
+        self.start(
+            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.wires[name].port}",
+            "--host", "127.0.0.1", "--port", str(free_port()),
+            "--node-config", f"{text} classes={classes} epsilon={cap} delta=1e-5",
+        )  # fmt: skip
+
+    def hold(self, **config: str) -> None:
+        """`flwr run`: the server begins the round, or goes on with it."""
+        app = self.root / "app"
+        if not app.exists():
+            shutil.copytree(self._app, app, ignore=shutil.ignore_patterns("__pycache__"))
+        text = " ".join(f'{key}="{value}"' for key, value in {"run": str(self.root / "RUN"), **config}.items())
+        command = [str(BIN / "flwr"), "run", str(app), "here", "--run-config", text]
+        subprocess.run(command, env=self.environment, cwd=self.root, check=True, capture_output=True, timeout=120)
+
+    def bytes_on_the_wire(self) -> dict[str, dict[str, int]]:
+        """What each node has sent and received, printed (pytest -s)."""
+        found = {name: {"up": wire.up, "down": wire.down} for name, wire in self.wires.items()}
+        print(json.dumps(found))
+        return found
+
+    def stop(self) -> None:
+        for name in list(self.running):
+            self.kill(name)
+        for wire in self.wires.values():
+            wire.close()
+
+
+def rows_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """What came in, as the server has logged it."""
+    log = folder.private / "answers.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait(ready: Callable[[], object], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.2)

@@ -1,0 +1,214 @@
+"""Federated runs in a privacy book: the release of a trusted aggregator, and a client's own answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
+from rounds import answer_all, make_clients, people, small_plan
+from test_critic_faults import asked
+from typer.testing import CliRunner
+
+from gswgan.cli.main import app
+from gswgan.data import clients
+from gswgan.errors import PlanError, PrivacyError, RunError
+from gswgan.federated.client import Cap, Client, client_of
+from gswgan.federated.critic_plan import answer_event, most_spent
+from gswgan.federated.remote_critics import InProcess, run_rounds
+from gswgan.federated.round import Round, create_run
+from gswgan.privacy import Accountant
+from gswgan.privacy.events import Repeated
+from gswgan.training.book import Book
+from gswgan.training.plan import Plan
+
+NAME = "person 03"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book.create(tmp_path / "book", epsilon=11, delta=1e-5)
+
+
+def again(book: Book) -> Book:
+    """As another process reads it."""
+    return Book(book.path)
+
+
+def hold(root: Path, plan: Plan, book: Book | None) -> Round:
+    held = Round(create_run(root, plan, DATA.person_ids, 600, book=None if book is None else book.path))
+    with held.held():
+        answer_all(held, make_clients(root.with_name("state"), DATA, plan))
+        held.release()
+    return held
+
+
+def test_the_release_of_the_one_round_is_entered_before_anybody_is_asked(tmp_path: Path, book: Book):
+    plan = small_plan(DATA, epsilon=10)
+    folder = create_run(tmp_path / "run", plan, DATA.person_ids, 600, book=book.path)
+    assert again(book).runs == []  # planned, not begun
+    with Round(folder).held():
+        (booked,) = again(book).runs
+        assert booked.relation == ("zeroed", "person", "public")
+        assert again(book).spent() == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
+    with Round(folder).held():
+        assert len(again(book).runs) == 1  # it came back
+
+
+def test_a_round_without_room_asks_nobody(tmp_path: Path, book: Book):
+    plan = small_plan(DATA, epsilon=10)
+    late = Round(create_run(tmp_path / "late", plan, DATA.person_ids, 600, book=book.path))
+    hold(tmp_path / "run", plan, book)  # another was quicker
+    with pytest.raises(PrivacyError, match="at most the budget"), late.held():
+        pytest.fail("asked")
+    with pytest.raises(PrivacyError, match="at most the budget"):
+        late.release()  # nor is anything released behind its back
+    assert not late.folder.embedding.exists()
+    assert not late.folder.ledger.exists()
+    with pytest.raises(PrivacyError, match="at most the budget"):
+        create_run(tmp_path / "later", plan, DATA.person_ids, 600, book=book.path)
+    assert not (tmp_path / "later").exists()
+    hold(tmp_path / "free", plan, None)  # a book that is not named knows nothing
+    assert len(again(book).runs) == 1
+
+
+def test_a_release_that_is_repeated_is_entered_first(tmp_path: Path):
+    book = Book.create(tmp_path / "large", epsilon=20, delta=1e-5)
+    held = hold(tmp_path / "run", small_plan(DATA, epsilon=10), book)
+    before, ledger = again(book).spent(), held._tools().ledger
+    ledger.record("embedding", ledger.entries[0].event, "another sum")
+    assert [booked.repeated for booked in again(book).runs] == [1]
+    assert again(book).spent() > before
+
+
+def test_the_rounds_of_algorithm_2_are_entered_as_planned(tmp_path: Path, book: Book):
+    plan = critic_plan(rounds=3, rate=0.5, epsilon=10)
+    folder = create_run(tmp_path / "run", plan, DATA.person_ids, 600, book=book.path)
+    everybody = critic_clients(tmp_path / "state", plan)
+    assert run_rounds(folder, InProcess(everybody), device=CPU)
+    (booked,) = again(book).runs
+    assert Accountant("zeroed").epsilon(booked.total, 1e-5) == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
+    full = create_run(tmp_path / "full", critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=book.path)
+    Book(book.path).reserve("other", critic_plan(rounds=2, epsilon=3), DATA.person_ids, where="")
+    with pytest.raises(PrivacyError, match="at most the budget"):
+        run_rounds(full, InProcess(everybody), device=CPU)
+    assert not full.ledger.exists()
+    assert not full.key.exists()
+    marks = {booked.data for booked in again(book).runs}
+    assert len(marks) == 1  # the same list of clients
+
+
+def test_an_untrusted_server_keeps_no_book(tmp_path: Path, book: Book):
+    for plan in (small_plan(DATA, trust="untrusted-server"), critic_plan(rounds=2, trust="untrusted-server")):
+        with pytest.raises(PlanError, match="each client has its own"):
+            create_run(tmp_path / "run", plan, DATA.person_ids, 600, book=book.path)
+    assert not (tmp_path / "run").exists()
+
+
+def one(state: Path, plan: Plan, book: Path | None, **options: Any) -> Client:
+    return critic_clients(state, plan, book=book, **options)[NAME]
+
+
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_a_client_enters_all_answers_that_a_plan_can_ask_for_and_counts_on_no_coins(tmp_path: Path, trust: str):
+    rate = 0.5 if trust == "trusted-aggregator" else 1.0
+    plan = critic_plan(rounds=3, trust=trust, rate=rate, epsilon=10)
+    book = Book.create(tmp_path / "own", epsilon=most_spent(plan) * 1.2, delta=1e-5)
+    ask = [asked(plan, step) for step in range(2)]
+    for step in (0, 0, 1):  # it restarts, and is asked again
+        assert "block" in one(tmp_path / "state", plan, book.path).reply(ask[step])
+    (booked,) = again(book).runs
+    relation = Accountant(plan.privacy.neighbours)
+    assert booked.relation[:2] == (plan.privacy.neighbours, "person")
+    most = relation.epsilon(Repeated(event=answer_event(plan), times=3), 1e-5)
+    assert again(book).spent() == pytest.approx(most, rel=1e-4)
+    if rate < 1:
+        assert most > plan.guarantee.epsilon * 1.05
+    reply = one(tmp_path / "lost state", plan, book.path).reply(ask[0])  # a second answer of the same person
+    assert "no room for this plan" in reply["refused"]
+    assert "block" not in reply
+    assert str(tmp_path) not in reply["refused"]  # the server learns nothing else
+    assert f"{most:.3g}" not in reply["refused"]
+    assert not list((tmp_path / "lost state").glob("*/*/ledger.jsonl"))
+
+
+def test_the_one_round_is_in_a_clients_own_book_too(tmp_path: Path):
+    plan = small_plan(DATA, trust="untrusted-server", epsilon=10)
+    book = Book.create(tmp_path / "own", epsilon=11, delta=1e-5)
+    held = Round(create_run(tmp_path / "run", plan, DATA.person_ids, 600))
+    reply = make_clients(tmp_path / "state", DATA, plan, book=book.path)[NAME].reply(held.question())
+    assert "sums" in reply
+    assert again(book).spent() == pytest.approx(10, rel=1e-3)
+    other = make_clients(tmp_path / "other", DATA, plan, book=book.path)[NAME].reply(held.question())
+    assert "no room" in other["refused"]
+    gone = make_clients(tmp_path / "third", DATA, plan, book=tmp_path / "no book")[NAME].reply(held.question())
+    assert "no room" in gone["refused"]
+
+
+def test_an_answer_from_other_data_is_entered_again(tmp_path: Path):
+    plan = critic_plan(rounds=1, trust="untrusted-server", epsilon=1)
+    book, question = Book.create(tmp_path / "own", epsilon=4, delta=1e-5), asked(plan)
+    cap = {"cap": Cap(epsilon=4, delta=1e-5, neighbours="replace-one")}
+    first = one(tmp_path / "state", plan, book.path, **cap)
+    assert "block" in first.reply(question)
+    (kept,) = first.home.glob("*/critic.safetensors")
+    kept.unlink()  # the answer is lost, and the data has changed
+    (_, mine), *_ = [pair for pair in clients(people(seed=5)) if pair[0] == NAME]
+    second = Client(NAME, mine, tmp_path / "state", trust="untrusted-server", book=book.path, **cap)
+    assert "block" in second.reply(question)
+    assert [booked.repeated for booked in again(book).runs] == [1]
+
+
+def test_a_nodes_configuration_can_name_a_book(tmp_path: Path, book: Book):
+    (name, mine), *_ = clients(DATA)
+    np.savez(tmp_path / "mine.npz", images=mine.images[:, 0], labels=mine.labels)
+    config = {"client": name, "data": str(tmp_path / "mine.npz"), "classes": 3, "state": str(tmp_path / "state")}
+    config |= {"trust": "trusted-aggregator", "epsilon": 10.0, "delta": 1e-5, "book": str(book.path)}
+    plan = small_plan(DATA, epsilon=10)
+    assert "sums" in client_of(config).reply(Round(create_run(tmp_path / "r", plan, DATA.person_ids, 60)).question())
+    assert len(again(book).runs) == 1
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["federate", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_line_takes_a_book(tmp_path: Path, book: Book):
+    names = tmp_path / "clients.txt"
+    names.write_text("\n".join(f"client {index}" for index in range(40)))
+    facts = ("--clients", names, "--classes", 3, "--image-size", 8, "--out", tmp_path / "run", "--book", book.path)
+    assert "epsilon 8 of 11 at delta 1e-05 with this run" in call("plan", *facts, "--epsilon", 8, "--dry-run")
+    call("plan", *facts, "--epsilon", 8)
+    assert json.loads((tmp_path / "run/private/book.json").read_text())["book"] == str(book.path.resolve())
+    simulate = ("simulate", "--clients", 20, "--book", book.path)
+    for preset in ("default", "ensemble"):
+        assert "of 11" in call(*simulate, "--preset", preset, "--epsilon", 11, "--dry-run")
+        with pytest.raises(PrivacyError, match="at most the budget"):
+            call(*simulate, "--preset", preset, "--epsilon", 12, "--out", tmp_path / "no")
+    with pytest.raises(PlanError, match="each client has its own"):
+        call(*simulate, "--trust", "untrusted-server", "--out", tmp_path / "no")
+    with pytest.raises(RunError, match="a privacy book"):
+        call("simulate", "--clients", 20, "--book", tmp_path / "nothing", "--out", tmp_path / "no")
+    with pytest.raises(PlanError, match="--resume"):
+        call("simulate", "--resume", tmp_path / "run", "--book", book.path)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_run_of_clients_resumes_in_its_book_once(tmp_path: Path, book: Book):
+    plan = critic_plan(rounds=2, epsilon=10)
+    folder = create_run(tmp_path / "run", plan, DATA.person_ids, 600, book=book.path)
+
+    class Dies(InProcess):
+        def ask(self, *arguments: Any) -> None:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run_rounds(folder, Dies({}), device=CPU)
+    assert len(again(book).runs) == 1  # before anybody was asked
+    federate(tmp_path / "run", plan, critic_clients(tmp_path / "state", plan), resume=True)
+    assert len(again(book).runs) == 1

@@ -1,0 +1,129 @@
+"""Questions through Flower, with a grid that is a list: who is met, who is asked, what is lost and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+from gswgan.federated import server_app
+from gswgan.federated.server_app import RECORD, FlowerCarrier
+
+SUPERLINK = 1
+"""The number under which the SuperLink answers for a node that cannot be reached."""
+
+When = Callable[[int, dict[str, Any]], bool]
+
+
+class Grid:
+    """Delivers at once to nodes that are here. What `holds` says waits; what `breaks` says comes back as an error."""
+
+    def __init__(self, nodes: dict[int, str]) -> None:
+        self.nodes, self.sent = nodes, list[tuple[int, dict[str, Any]]]()
+        self.holds: When = lambda node, fields: False
+        self.breaks: When = lambda node, fields: False
+        self._replies: dict[str, Any] = {}
+        self._held: dict[str, Any] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[tuple[int, dict[str, Any]]]) -> list[str]:
+        return [self._deliver(*message) for message in messages]
+
+    def _deliver(self, node: int, fields: dict[str, Any]) -> str:
+        name, broken = f"message {len(self.sent)}", self.breaks(node, fields)
+        self.sent.append((node, fields))
+        if node in self.nodes:
+            said = {"client": self.nodes[node], "answer": "yes"}
+            source = SUPERLINK if broken else node
+            (self._held if self.holds(node, fields) else self._replies)[name] = SimpleNamespace(
+                metadata=SimpleNamespace(reply_to_message_id=name, src_node_id=source),
+                content=SimpleNamespace(config_records={RECORD: said}),
+                has_content=lambda: not broken,
+                error=SimpleNamespace(reason="gone"),
+            )
+        return name
+
+    def let_go(self) -> None:
+        self._replies |= self._held
+
+    def pull_messages(self, names: Iterable[str]) -> list[Any]:
+        return [self._replies.pop(name) for name in names if name in self._replies]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_app, "POLL", 0.004)
+    monkeypatch.setattr(server_app, "_message", lambda fields, node, ttl: (node, dict(fields)))
+
+
+def ask(carrier: FlowerCarrier, *clients: str, number: int = 0) -> list[tuple[str, int]]:
+    """Who answered, from which node."""
+    found: list[tuple[str, int]] = []
+
+    def take(fields: Any, *, node: int, down: int, up: int) -> None:
+        assert (down, up) == (len(str(number)), len(fields["client"]) + len("yes"))
+        found.append((fields["client"], node))
+
+    carrier.ask(clients, {"round": str(number)}, take)
+    return found
+
+
+def carrier_for(grid: Any, seconds: float = 0.3, patience: float = 60.0) -> FlowerCarrier:
+    return FlowerCarrier(grid, seconds, note=lambda text: None, patience=patience)
+
+
+def questions(grid: Grid) -> list[int]:
+    return [node for node, fields in grid.sent if "round" in fields]
+
+
+def test_those_who_were_drawn_are_asked_once_and_nobody_else():
+    grid = Grid({11: "a", 12: "b", 13: "c"})
+    carrier = carrier_for(grid)
+    assert sorted(ask(carrier, "a", "c")) == [("a", 11), ("c", 13)]
+    assert ask(carrier, "b", number=1) == [("b", 12)]
+    assert questions(grid) == [11, 13, 12]
+    assert len([fields for _, fields in grid.sent if "hello" in fields]) == 3
+
+
+def test_a_hello_that_is_answered_after_its_round_is_not_lost():
+    grid = Grid({11: "a"})
+    carrier = carrier_for(grid)
+    assert ask(carrier, "a") == [("a", 11)]
+    grid.nodes[12] = "b"
+    grid.holds = lambda node, fields: "hello" in fields  # b is slow: the round ends without it
+    assert ask(carrier, "a", number=1) == [("a", 11)]
+    grid.let_go()
+    assert ask(carrier, "b", number=2) == [("b", 12)]
+
+
+def test_a_hello_that_the_superlink_could_not_deliver_is_said_again():
+    grid = Grid({11: "a"})
+    grid.breaks = lambda node, fields: len(grid.sent) < 1
+    assert ask(carrier_for(grid, patience=0.02), "a") == [("a", 11)]
+    assert questions(grid) == [11]
+
+
+def test_a_client_that_comes_back_under_another_number_is_asked_in_the_same_round():
+    grid = Grid({11: "a", 12: "b"})
+    grid.holds = lambda node, fields: node == 12 and "round" in fields  # it dies with the question
+    found: list[tuple[str, int]] = []
+
+    def take(fields: Any, *, node: int, down: int, up: int) -> None:
+        found.append((fields["client"], node))
+        grid.nodes = {11: "a", 22: "b"}
+
+    carrier_for(grid, seconds=5.0).ask(("a", "b"), {"round": "0"}, take)
+    assert found == [("a", 11), ("b", 22)]
+    assert questions(grid) == [11, 12, 22]
+
+
+def test_a_question_that_got_lost_is_asked_again_after_a_while_and_a_silent_client_ends_with_the_round():
+    grid = Grid({11: "a"})
+    grid.breaks = lambda node, fields: "round" in fields and len(questions(grid)) < 1
+    assert ask(carrier_for(grid, patience=0.02), "a", "nobody") == [("a", 11)]
+    assert questions(grid) == [11, 11]
