@@ -2,6 +2,7 @@
 
 Every contender does the same work: for each critic one WGAN-GP update (power iteration, forward, gradient
 penalty, backward, Adam) on its own batch. They take turns in one process; the best turn of each counts.
+On a GPU the batched critics compute in bfloat16 and are recorded, as in a training; the others in float32.
 
     python benchmarks/ensemble.py --device cpu --seconds 5 --out benchmarks/results/ensemble_cpu.json
 """
@@ -9,6 +10,7 @@ penalty, backward, Adam) on its own batch. They take turns in one process; the b
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import time
@@ -22,6 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.parametrize import cached
 
+from gswgan.captured import EAGER, Captured
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.loss import critic_gradients
 from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics, power_iteration
@@ -62,22 +65,25 @@ class Bench:
         return [c.to(self.device).load_slice(self.params, self.buffers, k) for k, c in enumerate(critics)]
 
     def batched(self) -> Turn:
-        adam = init_adam(self.params)
+        """As the ensemble does it: recorded on a GPU, and in bfloat16 there."""
+        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        starts = range(0, self.count, self.chunk)
+        updates = {start: Captured(self.in_place(slice(start, start + self.chunk), dtype)) for start in starts}
+        return self._in_chunks(lambda part: updates[part.start](*(x[part] for x in self.batch)))
 
-        def update(part: slice) -> None:
-            params, buffers = _cut(self.params, part), _cut(self.buffers, part)
-            state = AdamState(
-                exp_avg=_cut(adam.exp_avg, part),
-                exp_avg_sq=_cut(adam.exp_avg_sq, part),
-                steps=adam.steps[part],
-            )
-            new = power_iteration(params, buffers)
-            for name, value in new.items():
+    def in_place(self, part: slice, dtype: torch.dtype) -> Callable[..., Tensor]:
+        """An update of some critics as a function of their batch."""
+        params, buffers = _cut(self.params, part), _cut(self.buffers, part)
+        adam = init_adam(params)
+
+        def update(*batch: Tensor) -> Tensor:
+            for name, value in power_iteration(params, buffers).items():
                 buffers[name].copy_(value)
-            _, grads = critic_gradients(params, new, *(x[part] for x in self.batch), **PENALTY)
-            adam_step(params, grads, state, learning_rate=LEARNING_RATE, betas=BETAS)
+            loss, grads = critic_gradients(params, buffers, *batch, **PENALTY, compute_dtype=dtype)
+            adam_step(params, grads, adam, learning_rate=LEARNING_RATE, betas=BETAS)
+            return loss
 
-        return self._in_chunks(update)
+        return update
 
     def loop(self) -> Turn:
         critics = self.modules()
@@ -153,6 +159,8 @@ def measure(setting: dict[str, Any], count: int, device: str, seconds: float, re
     bench = Bench(setting, count, device)
     turns = {"batched": bench.batched(), "loop": bench.loop(), "vmap": bench.vmapped()}
     rates, timed = dict.fromkeys(turns, 0.0), dict.fromkeys(turns, 0)
+    for _ in range(EAGER + 1 if device == "cuda" else 0):
+        turns["batched"](math.inf)  # until it is recorded
     for repeat in range(repeats + 1):  # the first one is a warm-up
         for name, turn in turns.items():
             begin = time.perf_counter()
@@ -169,13 +177,39 @@ def measure(setting: dict[str, Any], count: int, device: str, seconds: float, re
             "critics_timed": timed[name],
             "updates_per_second": round(rates[name], 1),
             "times_the_loop": round(rates[name] / rates["loop"], 2),
+            "tflops": round(1e-12 * rates[name] * flops(bench.shape, setting["batch"]), 2),
         }
         for name in turns
     ]
 
 
+def flops(shape: CriticShape, batch: int) -> float:
+    """Of the products in one update: scores of 2 B images (there, and back to weights and images), penalty at B.
+
+    The penalty goes there, back to the images, and through both once more, to weights and to values.
+    """
+    sides, channels, layers = shape.sides, shape.channels, []
+    for layer, side in enumerate(sides[1:]):
+        layers.append(2.0 * side**2 * 25 * channels * shape.width * 2**layer)
+        channels = shape.width * 2**layer
+    return batch * (8 * sum(layers) + 2 * sum(layers[1:]))
+
+
 def _cut(stack: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
     return {name: value[part] for name, value in stack.items()}
+
+
+def _ceiling(side: int = 8192) -> float:
+    """TFLOP/s of one large bfloat16 product."""
+    one, other = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        one @ other
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return round(2e-12 * side**3 / sorted(times)[5], 1)
 
 
 def main() -> None:
@@ -201,7 +235,14 @@ def main() -> None:
     facts = {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     record(
         args.out,
-        {**facts, "device": args.device, "tf32": args.device == "cuda", "settings": SETTINGS, "results": results},
+        {
+            **facts,
+            "device": args.device,
+            "tf32": args.device == "cuda",
+            "bf16_ceiling_tflops": _ceiling() if args.device == "cuda" else None,
+            "settings": SETTINGS,
+            "results": results,
+        },
     )
 
 

@@ -20,10 +20,12 @@ def machine() -> str:
 
 
 def commit() -> str:
+    if given := os.environ.get("GSWGAN_COMMIT"):  # where a copy of the code runs
+        return given
     try:
         return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("GSWGAN_COMMIT", "unknown")
+        return "unknown"
 
 
 def record(path: Path | None, result: dict[str, Any]) -> None:

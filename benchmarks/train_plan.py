@@ -11,7 +11,7 @@ A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well
 computed in one batch, which is the same mathematics without the network, and the result says so and has what each
 observer is promised (of Algorithm 2: from NAME.observers.json, since it takes an accountant).
 
-`--runs DIR` keeps the run folders until they have ended: a command that was interrupted (`timeout -s INT 540 ...`)
+`--runs DIR` keeps the run folders: a command that was interrupted (`timeout -s INT 540 ...`)
 goes on when it is given again.
 """
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument("--tf32", action="store_true", help="faster features for the FID (see the result's fid_tf32)")
     parser.add_argument("--tag", default="", help="ending of the results' names")
-    parser.add_argument("--runs", type=Path, help="keep run folders here until they have ended")
+    parser.add_argument("--runs", type=Path, help="keep run folders here")
     parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args()
 

@@ -20,7 +20,9 @@ def small_audit(preset: str, records: int = 60_000, claim: float | None = None) 
     return audit_preset(preset, records=records, claim=claim, trials=3000 if preset == "paper" else 12_000)
 
 
-@pytest.mark.parametrize(("preset", "records"), [("default", 60_000), ("ensemble", 60_000), ("ensemble", 1437)])
+@pytest.mark.parametrize(
+    ("preset", "records"), [("default", 60_000), ("ensemble", 60_000), ("ensemble-alone", 60_000), ("ensemble", 1437)]
+)
 def test_what_we_state_is_not_refuted_and_not_loose(preset: str, records: int) -> None:
     found = small_audit(preset, records)
     assert not found.refuted

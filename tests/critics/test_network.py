@@ -167,3 +167,23 @@ def test_both_forms_of_the_convolution_agree(
         convolution._convolve_windows(shared, weight, None, stride, padding),
         convolution._convolve_grouped(shared, weight, None, stride, padding),
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs", "side"), [(1, 3, 7), (4, 2, 8), (64, 24, 14), (3, 8, 28), (32, 130, 7)])
+def test_our_kernels_agree_with_a_grouped_convolution(inputs: int, outputs: int, side: int, dtype: torch.dtype) -> None:
+    """On the GPU against float32 on the CPU: values and gradients, of the convolution and of its transpose."""
+    stream = torch.Generator().manual_seed(3)
+    images = torch.randn(4, 3, inputs, side, side, generator=stream)
+    weight = torch.randn(3, outputs, inputs, 5, 5, generator=stream) / (25 * inputs) ** 0.5
+    bias = torch.randn(3, outputs, generator=stream)
+    results = []
+    for device, kind in (("cpu", torch.float32), ("cuda", dtype)):
+        leaves = [value.to(device, kind).requires_grad_() for value in (images, weight, bias)]
+        out = convolution.convolve(*leaves, stride=2, padding=2)
+        back = convolution.convolve_transposed(out, leaves[1], stride=2, padding=2, side=side)
+        found = [out, back, *torch.autograd.grad(back.float().square().sum() + out.float().sum(), leaves)]
+        results.append([value.detach().cpu().float() for value in found])
+    for exact, ours in zip(*results):
+        assert (ours - exact).norm() / exact.norm() < (1e-5 if dtype == torch.float32 else 0.02)

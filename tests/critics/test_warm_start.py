@@ -91,7 +91,7 @@ def test_a_resumed_run_does_not_warm_up_again(mechanism_for) -> None:
 @pytest.fixture
 def two_chunks(monkeypatch) -> int:
     """Chunks of four: the six critics make one and a half, so the second is filled up with copies. All iterations."""
-    monkeypatch.setattr(critics, "AT_ONCE", 4)
+    monkeypatch.setitem(critics.AT_ONCE, "cpu", 4)
     return 2 * WARM.iterations
 
 

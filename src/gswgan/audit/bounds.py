@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from gswgan.privacy import Accountant, DrawnOne
+from gswgan.privacy import Accountant, Composed, DrawnOne, Event, Gaussian
 from gswgan.privacy.accountant import drawn_one_loss, visible_draw_epsilon
 from gswgan.training.plan import PrivacySettings
 
@@ -160,10 +160,13 @@ class GaussianFamily:
 
 
 class LossFamily:
-    """Sampled releases: the curve of the privacy-loss distribution, which rounds against us on both sides."""
+    """Sampled releases: the curve of the privacy-loss distribution, which rounds against us on both sides.
 
-    def __init__(self, privacy: PrivacySettings, steps: int) -> None:
-        self._privacy, self._steps = privacy, steps
+    Before them there may have been one of everybody, `start`; the noise scale is that of all.
+    """
+
+    def __init__(self, privacy: PrivacySettings, steps: int, start: Gaussian | None = None) -> None:
+        self._privacy, self._steps, self._start = privacy, steps, start
         self._epsilons = np.linspace(0.0, 25.0, 101)
         self._known: dict[float, NDArray[np.float64]] = {}
 
@@ -180,7 +183,13 @@ class LossFamily:
         privacy = self._scaled(scale)
         if isinstance(privacy.event, DrawnOne):
             return float(drawn_one_loss(privacy.event, self._steps).get_epsilon_for_delta(privacy.delta))
-        return Accountant(privacy.neighbours).epsilon(privacy.total(self._steps), privacy.delta)
+        return Accountant(privacy.neighbours).epsilon(self._total(scale), privacy.delta)
+
+    def _total(self, scale: float) -> Event:
+        steps = self._scaled(scale).total(self._steps)
+        if self._start is None:
+            return steps
+        return Composed(events=(replace(self._start, noise_std=self._start.noise_std * scale), steps))
 
     def _scaled(self, scale: float) -> PrivacySettings:
         return replace(self._privacy, noise_std=self._privacy.noise_std * scale)
@@ -193,5 +202,5 @@ class LossFamily:
                 self._known[scale] = np.asarray(loss.get_delta_for_epsilon(self._epsilons))
             else:
                 accountant = Accountant(privacy.neighbours)
-                self._known[scale] = accountant.delta(privacy.total(self._steps), self._epsilons)
+                self._known[scale] = accountant.delta(self._total(scale), self._epsilons)
         return self._known[scale]

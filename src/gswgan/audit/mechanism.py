@@ -20,8 +20,9 @@ from gswgan.audit.worst_case import (
     public_features,
     tied_law,
 )
+from gswgan.critics.started import StartedSettings
 from gswgan.errors import AuditError
-from gswgan.privacy import PrivacyCost
+from gswgan.privacy import Gaussian, PrivacyCost
 from gswgan.training.gs_wgan import load_preset
 from gswgan.training.plan import Facts, PrivacySettings
 from gswgan.training.planner import guarantee, make_draft
@@ -103,15 +104,20 @@ def audit_preset(
     began = time.monotonic()
     table = load_preset(preset)
     if table.get("federated"):
-        raise AuditError("preset", preset, "default, ensemble or paper", "Pass one of them as --preset.")
+        raise AuditError(
+            "preset", preset, "default, ensemble, ensemble-alone or paper", "Pass one of them as --preset."
+        )
     check_whole("records", records, 2, MOST_RECORDS)
     if claim is not None and not 0 <= claim < math.inf:
         raise AuditError("claim", claim, "a finite number, at least 0", "Pass the epsilon that is claimed.")
     facts = Facts(data="audit", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
-    privacy = make_draft(facts, preset=preset).privacy
+    draft = make_draft(facts, preset=preset)
+    privacy, total = draft.privacy, draft.total()
     assert privacy is not None
-    stated = guarantee(privacy.total(), delta=privacy.delta)
+    assert total is not None
+    start = draft.critic.event(facts.labelled) if isinstance(draft.critic, StartedSettings) else None
+    stated = guarantee(total, delta=privacy.delta)
     claim = stated.epsilon if claim is None else claim
     tie = None
     if table["critic"] == "kernel":
@@ -119,7 +125,7 @@ def audit_preset(
     else:
         note(f"{2 * REAL_TRIALS * REAL_STEPS} steps through the real path")
         tie = tie_to_real_path(privacy, seed=seed)
-        pairs = (audit_ensemble(privacy, trials=trials, seed=seed, note=note),)
+        pairs = (audit_ensemble(privacy, start=start, trials=trials, seed=seed, note=note),)
     return Audit(
         preset=preset,
         records=records,
@@ -148,17 +154,29 @@ def audit_kernel(
 
 
 def audit_ensemble(
-    privacy: PrivacySettings, *, trials: int = TRIALS, seed: int = 0, note: Note = lambda text: None
+    privacy: PrivacySettings,
+    *,
+    start: Gaussian | None = None,
+    trials: int = TRIALS,
+    seed: int = 0,
+    note: Note = lambda text: None,
 ) -> Pair:
-    """Trials run on the sufficient statistic, one number a step: whole runs, or a prefix of the paper's."""
+    """Trials run on the sufficient statistic, one number a step: whole runs, or a prefix of the paper's.
+
+    A release of everybody before the first step (`start`) shows the same record once more: its own log-likelihood
+    ratio, normal around +- mu^2 / 2, is added to a trial's.
+    """
     law, steps = StepLaw.of(privacy), privacy.releases
     if privacy.sampling == "one":
         steps = min(PREFIX, steps)
     note(f"{trials} trials of {steps} steps in each world")
     first, second = (law.scores(trials, steps, world, seed=seed) for world in (1, 2))
-    family: Family = LossFamily(privacy, steps)
+    family: Family = LossFamily(privacy, steps, start)
+    mu = 0.0 if start is None else start.mu
+    for number, (world, sign) in enumerate(((first, 1), (second, -1))):
+        world += mu * np.random.default_rng([seed, 3, number]).standard_normal(len(world)) + sign * mu**2 / 2
     if privacy.sampling == "all":
-        family = GaussianFamily(mu=2 * law.size * steps**0.5, delta=privacy.delta)
+        family = GaussianFamily(mu=math.hypot(2 * law.size * steps**0.5, mu), delta=privacy.delta)
     note("reading the trade-off curve")
     return judge("the critic's block moves from -v to v", first, second, privacy, family, steps=steps, pairs=1)
 

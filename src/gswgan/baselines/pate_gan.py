@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -121,7 +120,7 @@ class Discriminators(Teachers):
             value *= settings.gain
 
     def _update(
-        self, rows: Tensor, params: Parameters, buffers: Buffers, adam: AdamState, fake: Tensor, mixes: np.ndarray
+        self, rows: Tensor, params: Parameters, buffers: Buffers, adam: AdamState, fake: Tensor, mixes: Tensor
     ) -> Buffers:
         """Line 9 of Algorithm 1, for the members at once; each record of a batch has a fake of its own class."""
         records, labels = self._images[rows].to(torch.float32) / 255, self._labels[rows]

@@ -50,8 +50,8 @@ class Teachers(Ensemble):
         """Every teacher's answer, [K, ...] in the order of the shards: private."""
         answers = []
         for start in range(0, self.count, self.chunk):
-            params, buffers, _ = self._gather(np.arange(start, min(start + self.chunk, self.count)))
-            answers.append(question(params, buffers))
+            some = self.critics.copy(np.arange(start, min(start + self.chunk, self.count)))
+            answers.append(question(some.params, some.buffers))
         return torch.cat(answers)
 
 

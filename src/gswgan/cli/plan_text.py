@@ -8,8 +8,8 @@ import math
 
 from gswgan.critics.kernel import KernelSettings
 from gswgan.privacy.events import in_words
-from gswgan.training.advice import BEARABLE, LARGEST_SIDE, Comparison, compare_plan, ensemble_noise
-from gswgan.training.defaults import score_noise
+from gswgan.training.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
+from gswgan.training.defaults import LARGEST_SIDE, score_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import make_draft
 

@@ -52,6 +52,12 @@ def adam_step(
     first, second = (1 - _power(beta, state.steps) for beta in betas)
     scale, shift = first / (second.sqrt() * learning_rate), first * (eps / learning_rate)
 
+    if state.steps.is_cuda and values[0].dtype == torch.float32:
+        from gswgan.critics import gpu_weights  # Triton comes with the CUDA builds of torch only
+
+        for value, gradient, mean, square in zip(values, gradients, means, squares):
+            gpu_weights.adam(value, gradient, mean, square, scale, shift, betas)
+        return
     torch._foreach_lerp_(means, gradients, 1 - betas[0])
     torch._foreach_mul_(squares, betas[1])
     torch._foreach_addcmul_(squares, gradients, gradients, 1 - betas[1])

@@ -6,8 +6,8 @@ What was found to hold, and is tested, decides how things are computed here:
 
 * A convolution on the CPU is a grouped convolution, which is also the fastest there. (Batched matrix products
   are out: in thin matrices the last bit depends on the alignment of the memory, which varies with the place.)
-* On a GPU it is "copy the windows, multiply by a matrix": there a batched product treats all its matrices
-  alike, and is about twice as fast as a grouped convolution.
+* On a GPU it is our own kernel (`gpu_convolution.py`), a program for each tile of each critic. Other products are
+  batched ones there, which treat all their matrices alike.
 * Sums along rows: a GPU reads the numbers of a row in fours from aligned addresses, so that the order of the
   sum depends on where the row begins. `row_sum` and its kin keep rows to multiples of four numbers.
 
@@ -16,11 +16,14 @@ Images are [sample, critic, channel, row, column] here; weights are [critic, out
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+ON_GPU: Literal["kernels", "windows"] = "kernels"
+"""The form of the convolution there: our kernels, or copied windows times a matrix."""
 
 
 def row_sum(values: Tensor) -> Tensor:
@@ -44,16 +47,52 @@ def spread(values: Tensor, count: int) -> Tensor:
     return values.expand(-1, count + -count % 4)[:, :count]
 
 
+def from_left(vector: Tensor, matrix: Tensor) -> Tensor:
+    """u'W of each critic."""
+    if matrix.is_cuda:
+        return torch.bmm(vector[:, None, :], matrix)[:, 0]
+    return (matrix * vector[:, :, None]).sum(dim=1)
+
+
+def from_right(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Wv of each critic."""
+    if matrix.is_cuda:
+        return torch.bmm(matrix, vector[:, :, None])[:, :, 0]
+    return row_sum(matrix * vector[:, None, :])
+
+
 def convolve(images: Tensor, weight: Tensor, bias: Tensor | None, *, stride: int, padding: int) -> Tensor:
     """Each critic's convolution of its own images; `bias` is [critic, out], of two outputs or more."""
-    form = _convolve_windows if images.is_cuda else _convolve_grouped
-    return form(images, weight, bias, stride, padding)
+    if not images.is_cuda:
+        return _convolve_grouped(images, weight, bias, stride, padding)
+    whole = weight.shape[3] == images.shape[3] and padding == 0  # the kernel covers the image: its only window
+    if whole or ON_GPU == "windows":
+        return _convolve_windows(images, weight, bias, stride, padding)
+    return _convolve_kernels(images, weight, bias, stride, padding)
 
 
 def convolve_transposed(images: Tensor, weight: Tensor, *, stride: int, padding: int, side: int) -> Tensor:
     """The transpose of `convolve` as a matrix: from the shape of its output back to images of side `side`."""
-    form = _transposed_windows if images.is_cuda else _transposed_grouped
-    return form(images, weight, stride, padding, side)
+    if not images.is_cuda:
+        return _transposed_grouped(images, weight, stride, padding, side)
+    whole = weight.shape[3] == side and padding == 0
+    if whole or ON_GPU == "windows":
+        return _transposed_windows(images, weight, stride, padding, side)
+    return _transposed_kernels(images, weight, stride, padding, side)
+
+
+def _convolve_kernels(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    from gswgan.critics import gpu_convolution  # needs Triton, which comes with the CUDA builds of torch only
+
+    shape = images.shape[3], weight.shape[3], stride, padding
+    return gpu_convolution.convolve(images.permute(1, 0, 3, 4, 2), _matrix(weight), bias, shape).permute(1, 0, 4, 2, 3)
+
+
+def _transposed_kernels(images: Tensor, weight: Tensor, stride: int, padding: int, side: int) -> Tensor:
+    from gswgan.critics import gpu_convolution
+
+    shape = side, weight.shape[3], stride, padding
+    return gpu_convolution.transpose(images.permute(1, 0, 3, 4, 2), _matrix(weight), shape).permute(1, 0, 4, 2, 3)
 
 
 def _convolve_grouped(images: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:

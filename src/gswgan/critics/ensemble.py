@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.adam import AdamState, adam_step, init_adam
+from gswgan.critics.adam import AdamState, adam_step
 from gswgan.critics.loss import critic_gradients, generator_gradient
-from gswgan.critics.network import CriticShape, init_critics, power_iteration
+from gswgan.critics.network import CriticShape, power_iteration
+from gswgan.critics.stack import Desk, Stack
 from gswgan.critics.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData, partition, partition_persons
 from gswgan.generators.generator import Generator
@@ -29,7 +31,7 @@ from gswgan.privacy.mechanism import Block
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
 
-AT_ONCE = 64
+AT_ONCE = {"cpu": 64, "cuda": 128}
 """Critics that are updated together at the most: bounds memory."""
 
 
@@ -97,14 +99,15 @@ class Ensemble:
         self._mechanism, self._public, self._secret = mechanism, public, secret
         self._sampling, self._rate, self._device = sampling, rate, device
         self._warm_start, self._note = warm_start, note
-        self.params, self.buffers = init_critics(shape, count, seed=public.integer("critic weights"), device=device)
-        self.adam = init_adam(self.params)
+        self.critics = Stack.drawn(shape, count, public.integer("critic weights"), device)
+        self.params, self.buffers, self.adam = self.critics.params, self.critics.buffers, self.critics.adam
         self._images = self._labels = self._loss = torch.zeros(1)
         self._step, self._participants = 0, np.empty(0, np.int64)
         self._norms: list[Tensor] = []
+        self._at_once = min(count, AT_ONCE[device.type])
         expected = 1.0 if sampling == "one" else rate * count
         usual = math.ceil(min(count, expected + 2 * math.sqrt(expected * (1 - rate))))
-        self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE))  # one fixed size: kernels never vary
+        self.chunk = math.ceil(usual / math.ceil(usual / self._at_once))  # one fixed size: kernels never vary
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Cut the shards, put the data on the device, warm up. Nothing leaves."""
@@ -114,33 +117,83 @@ class Ensemble:
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
         labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._labels = torch.from_numpy(labels).to(self._device)
+        for desk in ("_whole", "_chunk"):  # what was recorded there reads the data before
+            vars(self).pop(desk, None)
         if self._warm_start is not None and not resumed:
             self._warm_up(self._warm_start)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
         self._step, self._participants = step, self.draw_participants(step)
-        options, size = self.settings, self.settings.learning_batch
-        names = [(step, update if options.fakes_per_step == "fresh" else 0) for update in range(options.updates)]
-        fakes = {name: self._fakes_by_class(generator, name) for name in dict.fromkeys(names)}
-        rng = self._secret.generator("batch", step)
-        picks = rng.random((options.updates, self.count, size))  # for all critics: nobody's draw depends on others
-        mixes = rng.random((options.updates, self.count, size), dtype=np.float32)
-        for members, real in _chunks(self._participants, self.chunk):
-            params, buffers, adam = self._gather(members)
-            for update, name in enumerate(names):
-                rows = self._records(members, picks[update, members])
-                pool = fakes[name]
-                fake = pool[self._labels[rows], torch.arange(size, device=self._device) % pool.shape[1]]
-                buffers = self._update(rows, params, buffers, adam, fake, mixes[update, members])
-            self._scatter(members[:real], params, buffers, adam)
+        self._learn(self._participants, generator, step)
 
-    def _fakes_by_class(self, generator: Generator, name: tuple[int, int]) -> Tensor:
-        """A public pool of fakes, [classes, some, c, h, w]: each record meets a fake of its own class in it."""
+    def catch_up(self, times: int, generator: Generator) -> None:
+        """Everybody learns, as in `times` steps, against the generator as it is. Nothing leaves."""
+        for time in range(times):
+            self._learn(np.arange(self.count), generator, "catch up", time)
+
+    def _learn(self, participants: np.ndarray, generator: Generator, *index: int | str) -> None:
+        options, size = self.settings, self.settings.learning_batch
+        if not options.updates:
+            return
+        fakes = self._fakes_by_class(generator, *index)
+        some = fakes.shape[1] // self.shape.classes
+        for members, real in _chunks(participants, self.chunk):
+            desk = self._desk_of(members, real)
+            picks, mixes = self._draws(members, *index)
+            rows = self._records(members, picks)
+            which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
+            self._loss = desk.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
+            if desk is not self._whole:
+                self.critics.write(members[:real], desk.critics)
+
+    def _fakes_by_class(self, generator: Generator, *index: int | str) -> Tensor:
+        """Public pools of fakes, one for each update, in the order of their classes: [pools, classes x some, c, h, w].
+
+        Each record meets a fake of its own class in it.
+        """
         size, classes = self.settings.learning_batch, self.shape.classes
+        pools = self.settings.updates if self.settings.fakes_per_step == "fresh" else 1
         some = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
-        images, labels = generator.fakes(classes * some, "critics", *name)
-        return images[labels.argsort(stable=True)].unflatten(0, (classes, some))
+        images, labels = generator.fakes(pools * classes * some, "critics", *index)
+        by_class = images[labels.argsort(stable=True)].unflatten(0, (classes, pools, some))
+        return by_class.transpose(0, 1).flatten(1, 2)
+
+    def _draws(self, members: np.ndarray, *index: int | str) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
+        size = 2, self.settings.updates, self.settings.learning_batch
+        own = [self._secret.generator("batch", *index, int(k)).random(size, dtype=np.float32) for k in members]
+        picks, mixes = np.stack(own, axis=2)
+        return picks, mixes
+
+    @cached_property
+    def _whole(self) -> Desk:
+        """All critics at work where they are, without copying anything: for steps in which all of them take part."""
+        return Desk(self.critics, self._updates, self._judgements)
+
+    @cached_property
+    def _chunk(self) -> Desk:
+        return self._desk(self.chunk)
+
+    def _desk(self, size: int) -> Desk:
+        """A desk with copies of some critics on it."""
+        return Desk(self.critics.copy(np.resize(np.arange(self.count), size)), self._updates, self._judgements)
+
+    def _desk_of(self, members: np.ndarray, real: int) -> Desk:
+        """The desk with these members on it, in this order."""
+        if self.chunk == self.count == real and np.array_equal(members, np.arange(self.count)):
+            return self._whole
+        self._chunk.critics.read(self.critics, members)
+        return self._chunk
+
+    def _updates(self, critics: Stack, rows: Tensor, fakes: Tensor, which: Tensor, mixes: Tensor) -> Tensor:
+        """n_dis updates in place, with the records `rows` and the fakes `which`, [n_dis, m, B] each, of its pool."""
+        for update in range(len(rows)):
+            fake = fakes[update % len(fakes)][which[update]]
+            new = self._update(rows[update], critics.params, critics.buffers, critics.adam, fake, mixes[update])
+            for name, value in critics.buffers.items():
+                value.copy_(new[name])
+        return self._loss
 
     def _update(
         self,
@@ -149,9 +202,9 @@ class Ensemble:
         buffers: dict[str, Tensor],
         adam: AdamState,
         fake: Tensor,
-        mixes: np.ndarray,
+        mixes: Tensor,
     ) -> dict[str, Tensor]:
-        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; in place.
+        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; weights in place.
 
         Record and fake i of a batch have the same label, as in the published code: a shard with few classes is
         then never asked to tell fakes of a class of which it has no records.
@@ -165,7 +218,7 @@ class Ensemble:
             labels,
             fake,
             labels,
-            torch.from_numpy(mixes).to(self._device),
+            mixes,
             penalty_weight=options.penalty_weight,
             drift_penalty=options.drift_penalty,
             compute_dtype=options.compute_dtype,
@@ -179,49 +232,51 @@ class Ensemble:
         Every iteration of a chunk has its own draws, so it goes on after a stop where it was saved, bit for bit.
         """
         options, shape = self.settings, self.shape
-        chunks = list(_chunks(np.arange(self.count), min(AT_ONCE, self.count)))
+        chunks = list(_chunks(np.arange(self.count), self._at_once))
         total = len(chunks) * warm.iterations
         done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
         if saved:
             self.load_state(saved["critics"])
         progress = TimeLeft(total, done, self._note)
+        desk = self._desk(self._at_once)
         for number, (members, real) in enumerate(chunks):
             first = number * warm.iterations  # iterations of the chunks before this one
             if done >= first + warm.iterations:
                 continue
-            params, buffers, adam = self._gather(members)
+            desk.critics.read(self.critics, members)
             local = LocalGenerators(
-                warm.generator,
+                warm,
                 members,
+                desk.critics,
                 classes=shape.classes,
                 channels=shape.channels,
                 image_size=shape.image_size,
                 public=self._public,
-                device=self._device,
+                compute_dtype=options.compute_dtype,
             )
             if done > first:
                 local.load_state(saved["local generators"])
+            size = len(members), options.learning_batch
+            which = torch.arange(math.prod(size), device=self._device).view(1, *size).expand(options.updates, -1, -1)
             for step in range(done - first, warm.iterations):
                 progress.tell(done)
                 rng = self._secret.generator("warm start", int(members[0]), step)
+                batches = []
                 for _ in range(options.updates):
-                    rows = self._records(members, rng.random((len(members), options.learning_batch)))
-                    with torch.no_grad():
-                        fake = local(local.params, local.codes(rng, options.learning_batch), self._labels[rows])
-                    mixes = rng.random((len(members), options.learning_batch), dtype=np.float32)
-                    buffers = self._update(rows, params, buffers, adam, fake, mixes)
-                rows = self._records(members, rng.random((len(members), options.learning_batch)))
-                codes = local.codes(rng, options.learning_batch)
-                local.descend(
-                    params, buffers, codes, self._labels[rows], learning_rate=warm.learning_rate, betas=warm.betas
-                )
+                    rows = self._records(members, rng.random(size))
+                    fake = local.fakes(local.codes(rng, options.learning_batch), self._labels[rows]).flatten(0, 1)
+                    batches.append((rows, fake, torch.from_numpy(rng.random(size, dtype=np.float32))))
+                rows, fakes, mixes = (torch.stack(part) for part in zip(*batches))
+                self._loss = desk.learn(rows, fakes, which, mixes.to(self._device))
+                rows = self._records(members, rng.random(size))
+                local.descend(local.codes(rng, options.learning_batch), self._labels[rows])
                 done, stop = done + 1, warm.stopped()
                 if warm.store is not None and (stop or done == total or warm.store.is_due()):
-                    self._scatter(members[:real], params, buffers, adam)
+                    self.critics.write(members[:real], desk.critics)
                     warm.store.save(done, {"critics": self.state(), "local generators": local.state()})
                 if stop:
                     raise Stopped
-            self._scatter(members[:real], params, buffers, adam)
+            self.critics.write(members[:real], desk.critics)
 
     def draw_participants(self, step: int) -> np.ndarray:
         """Who takes part: independent secret coins (Poisson), everyone, or the paper's k ~ U[1, K]."""
@@ -252,10 +307,7 @@ class Ensemble:
 
     def state(self) -> dict[str, Tensor]:
         """Weights, power-iteration vectors and optimizer state of all critics."""
-        groups = {"params": self.params, "buffers": self.buffers}
-        groups |= {"exp_avg": self.adam.exp_avg, "exp_avg_sq": self.adam.exp_avg_sq}
-        tensors = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
-        return tensors | {"steps": self.adam.steps}
+        return self.critics.tensors()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`."""
@@ -265,41 +317,25 @@ class Ensemble:
     def _blocks(self, images: Tensor, labels: Tensor) -> Iterator[Block]:
         self._norms = []
         for members, real in _chunks(self._participants, self.chunk):
-            rows = self.judge(members, images, labels)[:real].flatten(2)
+            rows = self.judge(members[:real], images, labels).flatten(2)
             self._norms.append(rows.norm(dim=2))
             yield rows, None
 
     def judge(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
         """Gradient of each member's judgement with respect to each fake, [m, B, c, h, w]: private, not yet clipped."""
-        params, buffers, _ = self._gather(members)
-        return generator_gradient(params, buffers, images, labels, self.settings.compute_dtype)
+        answers = [
+            self._desk_of(part, real).judge(images, labels)[:real] for part, real in _chunks(members, self.chunk)
+        ]
+        return torch.cat(answers)
+
+    def _judgements(self, critics: Stack, images: Tensor, labels: Tensor) -> Tensor:
+        return generator_gradient(critics.params, critics.buffers, images, labels, self.settings.compute_dtype)
 
     def _records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
-        """Record indices [m, B], each from the member's own shard."""
-        place = (uniform * self.shards.sizes[members][:, None]).astype(np.int64)
+        """Record indices [..., m, B] for as many numbers in [0, 1), each from the member's own shard."""
+        place = torch.from_numpy((uniform * self.shards.sizes[members][:, None]).astype(np.int64)).to(self._device)
         own = self.shards.table[torch.from_numpy(members).to(self._device)]
-        return own.gather(1, torch.from_numpy(place).to(self._device))
-
-    def _gather(self, members: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor], AdamState]:
-        index = torch.from_numpy(members).to(self._device)
-
-        def take(stack: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: value[index] for name, value in stack.items()}
-
-        adam = self.adam
-        state = AdamState(exp_avg=take(adam.exp_avg), exp_avg_sq=take(adam.exp_avg_sq), steps=adam.steps[index])
-        return take(self.params), take(self.buffers), state
-
-    def _scatter(
-        self, members: np.ndarray, params: dict[str, Tensor], buffers: dict[str, Tensor], adam: AdamState
-    ) -> None:
-        index, real = torch.from_numpy(members).to(self._device), len(members)
-        pairs = [(self.params, params), (self.buffers, buffers)]
-        pairs += [(self.adam.exp_avg, adam.exp_avg), (self.adam.exp_avg_sq, adam.exp_avg_sq)]
-        for stack, part in pairs:
-            for name, value in part.items():
-                stack[name][index] = value[:real]
-        self.adam.steps[index] = adam.steps[:real]
+        return own.expand(*place.shape[:-1], -1).gather(-1, place)
 
 
 def _chunks(critics: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:

@@ -8,6 +8,7 @@ on the others (`convolution.py` says how).
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.convolution import convolve, convolve_transposed, row_norm, row_sum, spread
+from gswgan.critics.convolution import (
+    convolve,
+    convolve_transposed,
+    from_left,
+    from_right,
+    row_norm,
+    row_sum,
+    spread,
+)
 from gswgan.errors import PlanError
 
 Parameters = dict[str, Tensor]  # "conv1.weight": [K, out, in, 5, 5], "conv1.bias": [K, out], ...; trainable
@@ -23,6 +32,9 @@ Buffers = dict[str, Tensor]  # "conv1.u": [K, out], "conv1.v": [K, 25 in], ...: 
 
 KERNEL, STRIDE, PADDING = 5, 2, 2
 INITIAL_POWER_ITERATIONS = 5
+
+AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+"""Weights whose first power iterations are done together: a CPU's cache is small, and a GPU needs much to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,48 +94,51 @@ def init_critics(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> tuple[Parameters, Buffers]:
-    """Draw `count` critics; critic k depends on (seed, k) alone, not on `count`, `dtype` or `device`.
+    """Draw `count` critics; the weights of critic k depend on (seed, k) alone, not on `count`, `dtype` or `device`.
 
     Weights and biases are uniform within 1/sqrt(inputs) of 0, the label embedding too.
     """
     if count < 1:
         raise PlanError("count", count, "at least one critic")
-    shapes = shape.parameters
-    params = {name: torch.empty(count, *size) for name, size in shapes.items()}
+    params = {name: torch.empty(count, *size) for name, size in shape.parameters.items()}
     buffers: Buffers = {}
     for name in _layers(params):
         rows, columns = params[f"{name}.weight"].flatten(2).shape[1:]
         buffers |= {f"{name}.u": torch.empty(count, rows), f"{name}.v": torch.empty(count, columns)}
-    for k in range(count):
+
+    def draw(k: int) -> None:
         stream = np.random.Generator(np.random.SFC64([seed, k]))
-        own_params, own_buffers = _slice(params, k), _slice(buffers, k)
-        for name, value in (own_params | own_buffers).items():
-            stream.random(out=value.numpy(), dtype=np.float32)
-            owner = f"{name.split('.')[0]}.weight"
-            bound = own_params[owner][0, 0].numel() ** -0.5
-            value.sub_(0.5).mul_(2 * bound)
-        for _ in range(INITIAL_POWER_ITERATIONS):  # one critic at a time: the same arithmetic for any count
-            own_buffers = power_iteration(own_params, own_buffers)
-        for name, value in own_buffers.items():
-            buffers[name][k] = value[0]
+        for name, value in (params | buffers).items():
+            own, owner = value[k].numpy(), params[f"{name.split('.')[0]}.weight"]
+            stream.random(out=own, dtype=np.float32)
+            own -= np.float32(0.5)
+            own *= np.float32(2 * owner[0, 0].numel() ** -0.5)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(draw, range(count)))
+    params, buffers = ({name: value.to(device) for name, value in part.items()} for part in (params, buffers))
+    at_once = max(1, AT_ONCE[torch.device(device).type] // sum(value[0].numel() for value in params.values()))
+    for start in range(0, count, at_once):
+        some, own = (_cut(part, slice(start, start + at_once)) for part in (params, buffers))
+        for _ in range(INITIAL_POWER_ITERATIONS):
+            own = power_iteration(some, own)
+        for name, value in own.items():
+            buffers[name][start : start + at_once] = value
     return (
-        {name: value.to(device, dtype) for name, value in params.items()},
-        {name: value.to(device, dtype) for name, value in buffers.items()},
+        {name: value.to(dtype) for name, value in params.items()},
+        {name: value.to(dtype) for name, value in buffers.items()},
     )
 
 
 @torch.no_grad()
 def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
-    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u.
-
-    Written as sums of products, not as matrix products, for the reason given in `convolution.py`.
-    """
+    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u."""
     new: Buffers = {}
     for name in _layers(params):
         matrix = params[f"{name}.weight"].flatten(2)
-        u = row_sum(matrix * buffers[f"{name}.v"][:, None, :])
+        u = from_right(matrix, buffers[f"{name}.v"])
         u = u / row_norm(u)[:, None]
-        v = (matrix * u[:, :, None]).sum(dim=1)
+        v = from_left(u, matrix)
         new |= {f"{name}.u": u, f"{name}.v": v / row_norm(v)[:, None]}
     return new
 
@@ -142,15 +157,18 @@ def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype |
 
     `compute_dtype` is the type of the convolutions; spectral norms, head and gradients keep that of `params`.
     """
+    dtype = compute_dtype or params["linear.weight"].dtype
     normalized = {
-        name: _OverNorm.apply(params[f"{name}.weight"], buffers[f"{name}.u"], buffers[f"{name}.v"])
+        name: _OverNorm.apply(
+            params[f"{name}.weight"],
+            buffers[f"{name}.u"],
+            buffers[f"{name}.v"],
+            dtype if name.startswith("conv") else params["linear.weight"].dtype,
+        )
         for name in _layers(params)
     }
-    dtype = compute_dtype or params["linear.weight"].dtype
     convolutions = [
-        (weight.to(dtype), params[f"{name}.bias"].to(dtype))
-        for name, weight in normalized.items()
-        if name.startswith("conv")
+        (weight, params[f"{name}.bias"].to(dtype)) for name, weight in normalized.items() if name.startswith("conv")
     ]
     head = torch.cat([normalized[name] for name in ("linear", "embed") if name in normalized], dim=1)
     channels = convolutions[-1][0].shape[1]
@@ -163,22 +181,33 @@ def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype |
 
 
 class _OverNorm(torch.autograd.Function):
-    """W / (u' W v); u and v are constants, the gradient flows through W in both places."""
+    """W / (u' W v) in another type; u and v are constants, the gradient flows through W in both places."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, u: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
         matrix = weight.flatten(2)
+        if weight.is_cuda:
+            norm = row_sum(from_left(u, matrix) * v)
+            ctx.save_for_backward(weight, norm, u, v)
+            last = weight.movedim(2, -1)  # channels last, as the convolution reads it
+            out = torch.empty(last.shape, dtype=dtype, device=weight.device)
+            return torch.div(last, norm.view(-1, *(1,) * (last.ndim - 1)), out=out).movedim(-1, 2)
         norm = row_sum((matrix * u[:, :, None] * v[:, None, :]).flatten(1))[:, None, None]
         normalized = matrix / norm
         ctx.save_for_backward(normalized, norm, u, v)
-        return normalized.view_as(weight)
+        return normalized.view_as(weight).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         normalized, norm, u, v = ctx.saved_tensors
-        gradient = gradients[0].flatten(2)
+        if normalized.is_cuda:
+            from gswgan.critics.gpu_weights import over_norm_gradient  # the same in two passes
+
+            return over_norm_gradient(gradients[0], normalized, norm, u, v), None, None, None
+        gradient = gradients[0].flatten(2).to(normalized.dtype)
         along = row_sum((gradient * normalized).flatten(1))[:, None]
-        return ((gradient - (along * u)[:, :, None] * v[:, None, :]) / norm).view_as(gradients[0]), None, None
+        new = (gradient - (along * u)[:, :, None] * v[:, None, :]) / norm
+        return new.view_as(gradients[0]), None, None, None
 
 
 def judge(
@@ -245,5 +274,5 @@ def _layers(params: Parameters) -> list[str]:
     return [name.removesuffix(".weight") for name in params if name.endswith(".weight")]
 
 
-def _slice(stack: dict[str, Tensor], k: int) -> dict[str, Tensor]:
-    return {name: value[k : k + 1] for name, value in stack.items()}
+def _cut(stack: dict[str, Tensor], part: slice) -> dict[str, Tensor]:
+    return {name: value[part] for name, value in stack.items()}

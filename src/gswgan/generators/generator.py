@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gswgan.captured import Captured
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.privacy import Streams
@@ -56,6 +57,7 @@ class Generator:
         self.network = network.to(device)
         if device.type == "cuda":
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._without_graph = Captured(self.__call__)
         self.averaged = copy.deepcopy(self.network).requires_grad_(False)
         self.updates = torch.zeros((), device=device)  # a tensor, as all that changes in a step: it can be captured
         self._rate = torch.zeros((), device=device)
@@ -87,7 +89,10 @@ class Generator:
     @torch.no_grad()
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
         """Fakes for critics to learn from: no graph."""
-        return self.sample(count, *index)
+        codes, labels = self.latents(count, *index)
+        images = self._without_graph(codes, labels)
+        assert images is not None
+        return images, labels
 
     def descend(self, fake: Tensor, upstream: Tensor) -> None:
         """theta_G <- theta_G - eta_G (1/B) sum_i upstream_i . J G(z_i): the chain-rule equation, then Adam."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from gswgan.critics.kernel import KernelSettings
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.training.defaults import gradient_noise
+from gswgan.training.defaults import beyond_pixels, gradient_noise
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import make_draft
 from gswgan.training.settings import MOST_EPSILON
@@ -22,9 +22,6 @@ from gswgan.training.settings import MOST_EPSILON
 BEARABLE = 0.3
 """Noise up to which both critics have been seen to work. On digits 0.26 (kernel) cost 0.04 of accuracy and 0.27
 (ensemble, averaged over the run) 0.06; 0.68 cost 0.13 and 0.75 cost 0.31."""
-
-LARGEST_SIDE = 32
-"""Grey images up to this side are near what the kernel critic's pixel features were measured on (8x8 and 28x28)."""
 
 LEAST_EPSILON = 1e-6
 """The smallest guarantee at which the other critic is looked at."""
@@ -86,7 +83,7 @@ class Comparison:
     @property
     def beyond_pixels(self) -> bool:
         """Whether the images are unlike all that pixel features were measured on. A judgement, not a bound."""
-        return self.facts.channels > 1 or self.facts.image_size > LARGEST_SIDE
+        return beyond_pixels(self.facts)
 
     @property
     def is_loud(self) -> bool:
@@ -119,7 +116,7 @@ class Comparison:
 def compare(facts: Facts, *, epsilon: float, delta: float, shards: int | None = None) -> Comparison:
     """Both critics with their default settings for these facts; `shards` replaces the default number of critics."""
     kernel = make_draft(facts, preset="default", epsilon=epsilon, delta=delta).privacy
-    ensemble = make_draft(facts, preset="ensemble", epsilon=epsilon, delta=delta, shards=shards).privacy
+    ensemble = make_draft(facts, preset="ensemble-alone", epsilon=epsilon, delta=delta, shards=shards).privacy
     assert kernel is not None
     assert ensemble is not None
     return Comparison(facts=facts, kernel=kernel, ensemble=ensemble)
@@ -131,7 +128,7 @@ def compare_plan(plan: Plan) -> Comparison:
     assert plan.guarantee is not None
     is_kernel = isinstance(plan.critic, KernelSettings)
     epsilon = min(max(plan.guarantee.epsilon, LEAST_EPSILON), MOST_EPSILON)
-    preset = "ensemble" if is_kernel else "default"
+    preset = "ensemble-alone" if is_kernel else "default"
     other = make_draft(plan.facts, preset=preset, epsilon=epsilon, delta=plan.privacy.delta).privacy
     assert other is not None
     kernel, ensemble = (plan.privacy, other) if is_kernel else (other, plan.privacy)

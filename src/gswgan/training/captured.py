@@ -1,54 +1,54 @@
-"""A training step recorded once as a CUDA graph and replayed: what a step launches, it launches in one go.
+"""The generator's step around a critic that answers outside the device: recorded in two parts, before and after.
 
-A step of the kernel critic is some two hundred small kernels; launched one by one they cost more than they compute.
-Everything that changes from step to step is a tensor at a fixed place (the learning rate too), so a replay does what
-a call would do. On the CPU, and where a critic acts outside the device, the step is simply called.
+The answer of an ensemble passes the ledger, which no recording can hold. What comes before it, G(z), and what comes
+after, the descent, are recorded; the second part goes backward through what the first has left in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-Step = Callable[[Tensor, Tensor], None]
+from gswgan.captured import EAGER, Captured, aside
+from gswgan.critics import Critic
+from gswgan.generators.generator import Generator
 
-EAGER = 3
-"""Steps called before recording: they set up what must not be set up while recording."""
+__all__ = ["EAGER", "Captured", "CapturedAround"]
 
 
-class Captured:
-    """The step, as a function of codes and labels whose shapes never change."""
+class CapturedAround:
+    """One step of the generator against the critic, as a function of codes and labels whose shapes never change."""
 
-    def __init__(self, step: Step) -> None:
-        self._step, self._calls = step, 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._codes, self._labels = torch.zeros(0), torch.zeros(0)
+    def __init__(self, generator: Generator, critic: Critic) -> None:
+        self._generator, self._critic, self._calls = generator, critic, 0
+        self._forward: torch.cuda.CUDAGraph | None = None
+        self._descent: torch.cuda.CUDAGraph | None = None
+        self._codes = self._labels = self._fake = self._upstream = torch.zeros(0)
 
     def __call__(self, codes: Tensor, labels: Tensor) -> None:
         """Do the step."""
-        if self._calls < EAGER:
-            self._aside(codes, labels)
-        else:
-            if self._graph is None:
-                self._record(codes, labels)
-            assert self._graph is not None
-            self._codes.copy_(codes)
-            self._labels.copy_(labels)
-            self._graph.replay()
         self._calls += 1
+        if self._calls <= EAGER:
+            aside(lambda: self._eager(codes, labels))
+            return
+        if self._forward is None or self._descent is None:
+            self._forward, self._descent = self._record(codes, labels)
+        self._codes.copy_(codes)
+        self._labels.copy_(labels)
+        self._forward.replay()
+        self._upstream.copy_(self._critic.upstream_gradient(self._fake, self._labels))
+        self._descent.replay()
 
-    def _aside(self, codes: Tensor, labels: Tensor) -> None:
-        """On a stream of its own, as recording asks for."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._step(codes, labels)
-        torch.cuda.current_stream().wait_stream(stream)
+    def _eager(self, codes: Tensor, labels: Tensor) -> None:
+        fake = self._generator(codes, labels)
+        self._generator.descend(fake, self._critic.upstream_gradient(fake, labels))
 
-    def _record(self, codes: Tensor, labels: Tensor) -> None:
+    def _record(self, codes: Tensor, labels: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         self._codes, self._labels = codes.clone(), labels.clone()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._step(self._codes, self._labels)
+        forward, descent = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward):
+            self._fake = self._generator(self._codes, self._labels)
+        self._upstream = torch.zeros_like(self._fake)
+        with torch.cuda.graph(descent, pool=forward.pool()):
+            self._generator.descend(self._fake, self._upstream)
+        return forward, descent

@@ -22,7 +22,7 @@ from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.randomness import erase_key, sync_folder
 from gswgan.training.book import enter
-from gswgan.training.captured import Captured
+from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
@@ -62,7 +62,7 @@ def train(
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
 
-    on_device = Captured(update) if generator.device.type == "cuda" and critic.can_be_captured else update
+    alone, around = Captured(update), CapturedAround(generator, critic)
 
     def finished() -> bool:  # only where releases are fixed and steps are not
         return getattr(critic, "finished", False)
@@ -72,6 +72,7 @@ def train(
             break
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
         codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
+        on_device = alone if critic.can_be_captured or not codes.is_cuda else around
         on_device(codes, labels)
         if after_step(step + 1):
             return step + 1 == plan.training.steps or finished()

@@ -19,6 +19,15 @@ TINY = 12
 """Images up to this side get a fully connected generator."""
 
 
+LARGEST_SIDE = 32
+"""Grey images up to this side are near what the kernel critic's pixel features were measured on (8x8 and 28x28)."""
+
+
+def beyond_pixels(facts: Facts) -> bool:
+    """Whether the images are unlike all that pixel features were measured on. A judgement, not a bound."""
+    return facts.channels > 1 or facts.image_size > LARGEST_SIDE
+
+
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
     """All settings of a run that are not privacy settings."""

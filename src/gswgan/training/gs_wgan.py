@@ -15,6 +15,7 @@ from gswgan.critics import Critic
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.kernel import RARE, KernelCritic, KernelSettings, RandomFeatures, count_weight
 from gswgan.critics.network import CriticShape
+from gswgan.critics.started import Started, StartedSettings
 from gswgan.critics.warm_start import WarmStart
 from gswgan.errors import PlanError
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, GaussianMechanism
@@ -27,12 +28,15 @@ from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan, PrivacySettings
 from gswgan.training.run_folder import RunFolder, write_json
 from gswgan.training.settings import from_plain, to_plain
+from gswgan.training.started import RELEASES, is_started, started
+from gswgan.training.started import check as check_started
+from gswgan.training.started import total as started_total
 
 PERSON_NORM = 0.7
 """Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
 class means of squared length 0.4, and counts of the least weight. A longer vector loses its length and nothing else."""
 
-PRESETS = ("default", "ensemble", "paper", "paper-federated")
+PRESETS = ("default", "ensemble", "ensemble-alone", "paper", "paper-federated")
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -51,9 +55,12 @@ def draft(wish: Wish, noise: float) -> Draft:
         privacy = kernel_privacy(wish, noise)
         defaults = kernel_defaults(wish.facts, privacy.noise_std, wish.device)
         return kernel_draft("gswgan", wish, privacy, _with_preset(defaults, table))
+    start = table.get("start", False) and is_started(wish.facts)
+    if start and wish.steps is None:
+        wish = dataclasses.replace(wish, steps=RELEASES)
     privacy = _ensemble_privacy(table, wish, noise)
     defaults = _with_preset(ensemble_defaults(wish.facts, wish.device), table)
-    return Draft(
+    pure = Draft(
         method="gswgan",
         preset=wish.preset,
         facts=wish.facts,
@@ -63,6 +70,7 @@ def draft(wish: Wish, noise: float) -> Draft:
         optimizer=defaults.optimizer,
         training=dataclasses.replace(defaults.training, steps=privacy.releases, batch_size=privacy.rows),
     )
+    return started(pure, seed=wish.seed, device=wish.device) if start else pure
 
 
 def kernel_draft(method: str, wish: Wish, privacy: PrivacySettings, defaults: Defaults) -> Draft:
@@ -128,8 +136,10 @@ def own_noise(preset: str) -> float | None:
 
 
 def total(draft: Draft, steps: int) -> Event:
-    """Kernel: one release, whatever the steps. Ensemble: one release a step."""
+    """Kernel: one release, whatever the steps. Ensemble: one release a step (after its start)."""
     assert draft.privacy is not None
+    if isinstance(draft.critic, StartedSettings):
+        return started_total(draft, steps)
     return draft.privacy.total(None if isinstance(draft.critic, KernelSettings) else steps)
 
 
@@ -138,9 +148,15 @@ def words(draft: Draft) -> str:
     if isinstance(draft.critic, KernelSettings):
         return f"kernel, {draft.critic.features:,} random features, length scale {draft.critic.scales}"
     assert draft.privacy is not None
+    settings, start = draft.critic, ""
+    if isinstance(settings, StartedSettings):
+        start = (
+            f"; for the first {settings.steps:,} steps the kernel critic, {settings.kernel.features:,} random features"
+        )
+        settings = settings.ensemble
     return (
-        f"ensemble of {draft.privacy.shards or 1:,} critics of width {draft.critic.width}, each with its own part of "
-        f"the data; gradients clipped to {draft.privacy.clip_norm:g}"
+        f"ensemble of {draft.privacy.shards or 1:,} critics of width {settings.width}, each with its own part of "
+        f"the data; gradients clipped to {draft.privacy.clip_norm:g}{start}"
     )
 
 
@@ -154,8 +170,11 @@ def check(plan: Plan) -> None:
     if isinstance(plan.critic, KernelSettings):
         check_kernel(plan)
         return
-    privacy = _check_privacy(plan)
-    planned, accounted = (plan.training.steps, plan.training.batch_size), (privacy.releases, privacy.rows)
+    privacy, start = _check_privacy(plan), 0
+    if isinstance(plan.critic, StartedSettings):
+        check_started(plan.critic, plan.facts)
+        start = plan.critic.steps
+    planned, accounted = (plan.training.steps - start, plan.training.batch_size), (privacy.releases, privacy.rows)
     if planned != accounted:  # each step releases one batch
         raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
     units = plan.facts.persons or plan.facts.records
@@ -235,24 +254,35 @@ def lower_bound(draft: Draft) -> LowerBound | None:
 
 
 def make_critic(plan: Plan, tools: Tools) -> Critic:
-    """Kernel or ensemble, by the type of the settings."""
-    facts, privacy = plan.facts, plan.privacy
+    """Kernel, ensemble or one after the other, by the type of the settings."""
+    settings, privacy = plan.critic, plan.privacy
     assert privacy is not None
     mechanism = GaussianMechanism(
         contribution=privacy.contribution, event=privacy.event, ledger=tools.ledger, streams=tools.secret
     )
-    if isinstance(plan.critic, KernelSettings):
-        if not tools.folder.embedding.exists():
-            tools.note("releasing the embedding: one pass over the data")
+    if isinstance(settings, EnsembleSettings):
+        return _ensemble(settings, plan, tools, mechanism)
+    if not tools.folder.embedding.exists():
+        tools.note("releasing the embedding: one pass over the data")
+    if isinstance(settings, KernelSettings):
         return kernel_critic(plan, tools.folder, tools.device, mechanism)
+    first = GaussianMechanism(
+        contribution=settings.contribution(plan.facts.labelled), event=settings.event(plan.facts.labelled),
+        ledger=tools.ledger, streams=tools.secret,
+    )  # fmt: skip
+    kernel = kernel_critic(plan, tools.folder, tools.device, first)
+    return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools, mechanism))
+
+
+def _ensemble(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanism: GaussianMechanism) -> Ensemble:
+    privacy = plan.privacy
+    assert privacy is not None
     assert privacy.shards is not None
-    units = facts.persons or facts.records
+    units = plan.facts.persons or plan.facts.records
     write_json(tools.folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
     return Ensemble(
-        plan.critic,
-        CriticShape(
-            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
-        ),
+        settings,
+        CriticShape(**tools.shape, width=settings.width),
         mechanism,
         count=privacy.shards,
         sampling=privacy.sampling,
@@ -260,15 +290,18 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
         public=tools.public,
         secret=tools.secret,
         device=tools.device,
-        warm_start=_warm_start(plan, tools),
+        warm_start=_warm_start(settings, plan, tools),
         note=tools.note,
     )
 
 
-def kernel_critic(plan: Plan, folder: RunFolder, device: torch.device, mechanism: GaussianMechanism | None) -> Critic:
+def kernel_critic(
+    plan: Plan, folder: RunFolder, device: torch.device, mechanism: GaussianMechanism | None
+) -> KernelCritic:
     """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
+    settings = plan.critic.kernel if isinstance(plan.critic, StartedSettings) else plan.critic
     return KernelCritic(
-        RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, device),
+        RandomFeatures(settings, plan.facts.channels, plan.facts.image_size, device),
         mechanism,
         folder.embedding,
         blocks=plan.training.feature_blocks,
@@ -277,11 +310,11 @@ def kernel_critic(plan: Plan, folder: RunFolder, device: torch.device, mechanism
     )
 
 
-def _warm_start(plan: Plan, tools: Tools) -> WarmStart | None:
-    if plan.critic.warm_start == 0:
+def _warm_start(settings: EnsembleSettings, plan: Plan, tools: Tools) -> WarmStart | None:
+    if settings.warm_start == 0:
         return None
     return WarmStart(
-        iterations=plan.critic.warm_start,
+        iterations=settings.warm_start,
         generator=plan.generator,
         learning_rate=plan.optimizer.learning_rate,
         betas=plan.optimizer.betas,
@@ -304,7 +337,7 @@ def _with_preset(defaults: Defaults, table: Mapping[str, Any]) -> Defaults:
 METHOD = Method(
     name="gswgan",
     about="GS-WGAN (Chen, Orekondy, Fritz 2020), made true: gradients sanitized on their way to the generator",
-    settings=KernelSettings | EnsembleSettings,
+    settings=KernelSettings | EnsembleSettings | StartedSettings,
     presets=PRESETS,
     draft=draft,
     total=total,

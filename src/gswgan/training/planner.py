@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
 from gswgan.baselines import find_method
@@ -149,7 +150,10 @@ def guarantee(total: Event, *, delta: float, unit: str = "record", observer: str
 def epsilon_curve(draft: Draft, delta: float) -> tuple[tuple[int, float], ...]:
     """Epsilon spent after a growing number of steps, to the end; empty where it does not grow with them."""
     steps = draft.training.steps
-    points = sorted({math.ceil(steps * i / CURVE_POINTS) for i in range(1, CURVE_POINTS + 1)})
+    alike = bisect.bisect_right(range(1, steps + 1), 0, key=lambda done: draft.total(done) != draft.total(1))
+    start = alike if alike > 1 else 0  # what is released before the first step may last for some
+    parts = range(0 if start else 1, CURVE_POINTS + 1)
+    points = sorted({start + math.ceil((steps - start) * part / CURVE_POINTS) for part in parts})
     totals = [draft.total(done) for done in points]
     if totals[0] is None or totals[-1] is None or tally(totals[0]) == tally(totals[-1]):
         return ()

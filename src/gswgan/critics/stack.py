@@ -1,0 +1,83 @@
+"""Critics in memory: a stack of them, as tensors with a leading axis of critics, and the desk where some work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gswgan.captured import Captured
+from gswgan.critics.adam import AdamState, init_adam
+from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Weights, power-iteration vectors and optimizer state of some critics."""
+
+    params: Parameters
+    buffers: Buffers
+    adam: AdamState
+
+    @classmethod
+    def drawn(cls, shape: CriticShape, count: int, seed: int, device: torch.device) -> Stack:
+        """Critics that have learnt nothing yet."""
+        params, buffers = init_critics(shape, count, seed=seed, device=device)
+        return cls(params=params, buffers=buffers, adam=init_adam(params))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it by name; the tensors themselves, not copies."""
+        groups = {"params": self.params, "buffers": self.buffers}
+        groups |= {"exp_avg": self.adam.exp_avg, "exp_avg_sq": self.adam.exp_avg_sq}
+        named = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
+        return named | {"steps": self.adam.steps}
+
+    def copy(self, members: np.ndarray) -> Stack:
+        """These critics, in memory of their own."""
+        index = self._index(members)
+
+        def take(part: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value[index] for name, value in part.items()}
+
+        means, squares = take(self.adam.exp_avg), take(self.adam.exp_avg_sq)
+        adam = AdamState(exp_avg=means, exp_avg_sq=squares, steps=self.adam.steps[index])
+        return Stack(params=take(self.params), buffers=take(self.buffers), adam=adam)
+
+    def read(self, source: Stack, members: np.ndarray) -> None:
+        """Become copies of these critics of another stack."""
+        index = source._index(members)
+        for mine, theirs in zip(self.tensors().values(), source.tensors().values()):
+            torch.index_select(theirs, 0, index, out=mine)
+
+    def write(self, members: np.ndarray, part: Stack) -> None:
+        """Take over the first critics of another stack as these ones; what follows there was to fill it up."""
+        index = self._index(members)
+        for mine, theirs in zip(self.tensors().values(), part.tensors().values()):
+            mine.index_copy_(0, index, theirs[: len(members)])
+
+    def _index(self, members: np.ndarray) -> Tensor:
+        return torch.from_numpy(members).to(self.adam.steps.device)
+
+
+class Desk:
+    """Some critics at a fixed place in memory, so that what they do can be recorded; `Captured` says how."""
+
+    def __init__(self, critics: Stack, learn: Callable[..., Tensor], judge: Callable[..., Tensor]) -> None:
+        self.critics = critics
+        self._learn = Captured(lambda *batches: learn(critics, *batches))
+        self._judge = Captured(lambda *batch: judge(critics, *batch))
+
+    def learn(self, *batches: Tensor) -> Tensor:
+        """The updates, in place; gives the loss of each critic in the last one."""
+        loss = self._learn(*batches)
+        assert loss is not None
+        return loss
+
+    def judge(self, *batch: Tensor) -> Tensor:
+        """What each of the critics says to one batch."""
+        answers = self._judge(*batch)
+        assert answers is not None
+        return answers
