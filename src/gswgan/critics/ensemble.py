@@ -71,7 +71,7 @@ class Shards:
         else:
             parts = list(partition_persons(data.persons, count, seed=seed, number=data.number_of_persons).indices)
         sizes = np.array([len(part) for part in parts])
-        table = np.stack([np.resize(part, sizes.max()) for part in parts])
+        table = np.stack([np.resize(part, max(1, sizes.max())) for part in parts])
         return cls(table=torch.from_numpy(table).to(device), sizes=sizes)
 
 
@@ -119,12 +119,13 @@ class Ensemble:
         self._labels = torch.from_numpy(labels).to(self._device)
         for desk in ("_whole", "_chunk"):  # what was recorded there reads the data before
             vars(self).pop(desk, None)
-        if self._warm_start is not None and not resumed:
+        if self._warm_start is not None and not resumed and data.n:
             self._warm_up(self._warm_start)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
-        self._step, self._participants = step, self.draw_participants(step)
+        drawn = self.draw_participants(step)
+        self._step, self._participants = step, drawn[self.shards.sizes[drawn] > 0]  # who has no records adds nothing
         self._learn(self._participants, generator, step)
 
     def catch_up(self, times: int, generator: Generator) -> None:

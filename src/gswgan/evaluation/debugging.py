@@ -1,4 +1,4 @@
-"""The debugging task (Augenstein et al. 2019; the GS-WGAN paper's federated evaluation): find a bug by looking at fakes.
+"""The debugging task (Augenstein et al. 2019; the paper's federated evaluation): find a bug by looking at fakes.
 
 A faulty pre-processing step inverts the images of some clients. A client decides alone whether it is suspected: by the
 accuracy of a public classifier on its own records, against a threshold that was fixed on public data. It answers for
@@ -67,10 +67,10 @@ def of_group(data: ImageData, group: Group, accuracy: Accuracy, threshold: float
     )  # fmt: skip
 
 
-def fit_sieve(public: ImageData, *, device: torch.device, epochs: int = EPOCHS) -> Sieve:
+def fit_sieve(public: ImageData, *, device: torch.device) -> Sieve:
     """From public data alone: a classifier of four fifths of its persons, a threshold from the others."""
     learn, held_out = halves(public)
-    judge = train_judge(learn, device=device, epochs=epochs)
+    judge = train_judge(learn, device=device, epochs=EPOCHS)
     return Sieve(judge, find_threshold(held_out, judge.accuracy))
 
 
@@ -102,7 +102,7 @@ def find_threshold(public: ImageData, accuracy: Accuracy) -> float:
     good, faulty = float(np.quantile(reached[0], 0.05)), float(np.quantile(reached[1], 0.95))
     if good <= faulty:
         raise DataError(
-            "public", f"accuracy {good:.3f} without the bug, {faulty:.3f} with it", "a classifier that the bug disturbs",
+            "public", f"accuracy {good:.3f} without the bug, {faulty:.3f} with it", "a classifier that a bug disturbs",
             "Use public data that is like the clients'.",
         )  # fmt: skip
     return (good + faulty) / 2
