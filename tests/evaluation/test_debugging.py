@@ -18,7 +18,7 @@ from gswgan.evaluation.debugging import (
     find_threshold,
     fit_sieve,
     halves,
-    of_group,
+    split,
     with_bug,
 )
 
@@ -49,7 +49,7 @@ def test_half_of_the_clients_have_the_bug_by_their_place_alone():
 
 def test_every_client_is_in_one_group_and_the_list_stays():
     data = with_bug(by_person(), seed=0)
-    parts = {group: of_group(data, group, dark, 0.5) for group in GROUPS}
+    parts = split(data, dark, 0.5)
     for part in parts.values():
         assert (part.person_ids, part.number_of_persons, part.public_records) == (data.person_ids, 10, data.n)
     suspected, unsuspected = (set(parts[group].persons.tolist()) for group in GROUPS)
@@ -62,7 +62,7 @@ def test_an_accuracy_at_the_threshold_is_in_one_group_alone():
     """Otherwise a client would answer for both, and both releases together would cost more than one."""
     data = by_person()
     for reached in (0.5, np.nextafter(0.5, 0), np.nextafter(0.5, 1), 0.0, 1.0):
-        sizes = [of_group(data, group, lambda images, labels, at=reached: float(at), 0.5).n for group in GROUPS]
+        sizes = [part.n for part in split(data, lambda images, labels, at=reached: float(at), 0.5).values()]
         assert sizes == ([0, data.n] if reached >= 0.5 else [data.n, 0])
 
 
@@ -73,7 +73,7 @@ def test_a_client_decides_by_its_own_records_alone():
     images[mine] = 255 - images[mine]
     other = dataclasses.replace(data, images=images)
     for group in GROUPS:
-        one, two = (of_group(part, group, dark, 0.5) for part in (data, other))
+        one, two = (split(part, dark, 0.5)[group] for part in (data, other))
         rest = [np.flatnonzero(part.persons != 3) for part in (one, two)]
         assert np.array_equal(one.images[rest[0]], two.images[rest[1]])
         assert (3 in one.persons) != (3 in two.persons)
@@ -105,7 +105,7 @@ def test_a_sieve_of_public_data_finds_the_bug(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(sieve, Sieve)
     assert 0 < sieve.threshold < 1
     data = by_person()
-    suspected = sieve.part(with_bug(data, seed=0), "suspected")
+    suspected = sieve.parts(with_bug(data, seed=0))["suspected"]
     found = {int(name.split("-")[1]) for name, mine in clients(suspected) if mine.n}
     assert found == set(np.flatnonzero(affected(data, seed=0)).tolist())
 

@@ -69,8 +69,8 @@ def debug(
     faulty, where = with_bug(images, seed=seed), pick_device(device)
     sieve = _sieve(out, public, where)
     console.print(f"suspected: below an accuracy of {sieve.threshold:.3f}, fixed on {public}")
-    for group in GROUPS:
-        _train(out / group, plan, sieve.part(faulty, group), where)
+    for group, part in sieve.parts(faulty).items():
+        _train(out / group, plan, part, where)
     found = write_page(out, plan, threshold=sieve.threshold, public=public)
     for group in GROUPS:
         console.print(f"{group + ':':12} {found['bright_share'][group]:.3f} of the images have a bright background")

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from gswgan.data import ImageData, clients, keep_clients
+from gswgan.data import ImageData, clients
 from gswgan.data.clients import Judge as Accuracy
+from gswgan.data.clients import without_records
 from gswgan.errors import DataError
 from gswgan.evaluation.judge import Judge, train_judge
 
@@ -54,17 +55,19 @@ class Sieve:
     judge: Judge
     threshold: float
 
-    def part(self, data: ImageData, group: Group) -> ImageData:
-        """The data with the records of this group's clients alone; the list of clients stays."""
-        return of_group(data, group, self.judge.accuracy, self.threshold)
+    def parts(self, data: ImageData) -> dict[Group, ImageData]:
+        """The data of each group."""
+        return split(data, self.judge.accuracy, self.threshold)
 
 
-def of_group(data: ImageData, group: Group, accuracy: Accuracy, threshold: float) -> ImageData:
-    """What each client holds for this group: all its records, or none. It looks at its own records alone."""
-    below = float(np.nextafter(threshold, 0))
-    return keep_clients(
-        data, accuracy=(0.0, below) if group == "suspected" else (threshold, 1.0), judge=accuracy
-    )  # fmt: skip
+def split(data: ImageData, accuracy: Accuracy, threshold: float) -> dict[Group, ImageData]:
+    """What each client holds for each group: all its records in one, none in the other; the list of clients stays.
+
+    A client looks at its own records alone.
+    """
+    reached = [accuracy(own.images, own.labels) if own.n else 0.0 for _, own in clients(data)]  # type: ignore[arg-type]
+    suspected = np.array(reached) < threshold
+    return {"suspected": without_records(data, suspected), "unsuspected": without_records(data, ~suspected)}
 
 
 def fit_sieve(public: ImageData, *, device: torch.device) -> Sieve:
