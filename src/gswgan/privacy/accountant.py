@@ -114,7 +114,7 @@ class Accountant:
     def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
         """The one kind of sampled release, if its noise is so small that everybody sees who contributed.
 
-        Showing the coins can only cost more, so the figure for a visible draw holds; and with so little noise it costs
+        Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
         next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
         """
         (single, *others) = counts
