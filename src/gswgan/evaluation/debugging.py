@@ -24,7 +24,7 @@ from gswgan.evaluation.judge import Judge, train_judge
 Group = Literal["suspected", "unsuspected"]
 GROUPS: tuple[Group, Group] = ("suspected", "unsuspected")
 
-EPOCHS = 6
+EPOCHS = 3
 """Of the public classifier: enough to tell a bug by, and soon done."""
 
 _STREAM = int.from_bytes(b"bug", "big")
