@@ -1,4 +1,4 @@
-"""Plans of Algorithm 2 on `mnist-writers`, for `train_plan.py` on a machine without dp-accounting.
+"""Plans of Algorithm 2 and of Fed-Avg GAN on `mnist-writers`, for `train_plan.py` where dp-accounting is not.
 
     python benchmarks/federated_plans.py PLANS
     python benchmarks/train_plan.py PLANS/writers-*.json --device cuda --tag=-h200 --out benchmarks/results
@@ -18,13 +18,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gswgan.baselines import find_method
 from gswgan.data import load_data
 from gswgan.federated.critic_plan import make_critic_plan, statement
+from gswgan.federated.trust import in_relation
 from gswgan.generators import GeneratorSettings
-from gswgan.privacy import Accountant
+from gswgan.privacy import Accountant, Repeated, Sampled
 from gswgan.training.plan import Facts, Plan
+from gswgan.training.planner import make_plan
 
-DELTA = 1e-4
+DELTA, PAPER_DELTA = 1e-4, 1.15e-3
 CANDIDATES: dict[str, dict[str, Any]] = {  # preset ensemble, epsilon 10, one writer zeroed
     "writers-q0.1": {"rate": 0.1, "rounds": 1000},
     "writers-q0.2": {"rate": 0.2, "rounds": 1000},
@@ -58,25 +61,50 @@ def main() -> None:
     )  # fmt: skip
     critic = dataclasses.replace(published.critic, warm_start=round(options.scale * options.warm_start))
     save(options.out / "writers-paper-federated.json", dataclasses.replace(published, critic=critic))
+    for preset in find_method("fed-avg-gan").presets:
+        steps = None if options.scale == 1 else max(6, round(6000 * options.scale))
+        wish = {"preset": preset, "delta": PAPER_DELTA, "steps": steps, "device": options.device}
+        save(
+            options.out / f"writers-fed-avg-{preset.removeprefix('noise-')}.json",
+            make_plan(facts, method="fed-avg-gan", **wish),
+        )
 
 
 def save(path: Path, plan: Plan) -> None:
     """The plan, and what each observer is promised."""
     privacy, cost = plan.privacy, plan.guarantee
-    assert privacy is not None
     assert cost is not None
     plan.save(path)
-    told = statement(plan, [privacy.event] * privacy.releases)
-    if privacy.sampling == "one":
+    releases = sum(plan.releases().values())
+    told = fed_avg(plan) if privacy is None else statement(plan, [privacy.event] * releases)
+    if privacy is not None and privacy.sampling == "one":
         told["as_printed"] = {
             "epsilon": as_printed(plan), "delta": cost.delta, "neighbours": cost.neighbours, "observer": "server",
             "why": "Algorithm 2 as printed sends a sanitized gradient in each of the n_dis updates of a round",
         }  # fmt: skip
     path.with_suffix(".observers.json").write_text(json.dumps(told, indent=1) + "\n")
     claim = "" if plan.claimed is None else f", claimed {plan.claimed.epsilon:.2f}"
-    print(
-        f"{path.name}: {privacy.releases} rounds, noise_std {privacy.noise_std:.4g}, epsilon {cost.epsilon:.4g}{claim}"
-    )
+    print(f"{path.name}: {releases} rounds, {cost}{claim}")
+
+
+def fed_avg(plan: Plan) -> dict[str, Any]:
+    """What Fed-Avg GAN promises: one client zeroed, and what the same noise is for one replaced."""
+    cost, (event,) = plan.guarantee, plan.releases()
+    assert cost is not None
+    assert isinstance(event, Sampled)
+    replaced = dataclasses.replace(event, event=in_relation(event.event, "replace-one"))
+    whole, accountant = Repeated(event=replaced, times=plan.critic.releases), Accountant("replace-one")
+    other = dataclasses.replace(
+        cost, epsilon=accountant.epsilon(whole, cost.delta), neighbours="replace-one",
+        accountant=accountant.method(whole),
+    )  # fmt: skip
+    return {
+        "trust": "trusted-aggregator",
+        "guarantees": [cost.to_json(), other.to_json()],
+        "open_to": [
+            {"observer": "server", "epsilon": None, "why": "it is trusted: it sees every difference of weights"}
+        ],
+    }
 
 
 def as_printed(plan: Plan) -> float:

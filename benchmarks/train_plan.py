@@ -206,11 +206,9 @@ def here(tools: Tools) -> Critic:
 
 def promised(plan: Plan, path: Path) -> dict[str, Any]:
     """What each observer is promised."""
-    assert plan.privacy is not None
-    beside = path.with_suffix(".observers.json")
-    if isinstance(plan.critic, KernelSettings):
+    if isinstance(plan.critic, KernelSettings) and plan.privacy is not None:
         return observers(plan, [plan.privacy.event])
-    return dict(json.loads(beside.read_text()))
+    return dict(json.loads(path.with_suffix(".observers.json").read_text()))
 
 
 def part(data: ImageData, rows: slice) -> ImageData:

@@ -142,6 +142,28 @@ def test_shards_of_persons_keep_each_person_together(mechanism_for) -> None:
     assert len(seen) == 20  # 24 // 5 persons a shard, the remainder unused
 
 
+def test_a_person_without_records_adds_nothing_and_moves_nobody(mechanism_for, stripes: ImageData) -> None:
+    """A client that does not belong: its shard is empty, and it must not learn from, or answer for, anybody else."""
+    ids = tuple(f"client-{k}" for k in range(COUNT))
+    whole = dataclasses.replace(stripes, persons=np.arange(stripes.n) % COUNT, person_ids=ids)
+    stays = whole.persons != 5
+    part = dataclasses.replace(
+        whole, images=whole.images[stays], labels=whole.labels[stays], persons=whole.persons[stays]
+    )
+    first, second = (make(data, mechanism_for, rate=1.0, sampling="all") for data in (whole, part))
+    (gone,) = np.flatnonzero(second.shards.sizes == 0)
+    assert set(whole.persons[first.shards.table[gone].numpy()]) == {5}
+    play(first, steps=2)
+    play(second, steps=2)
+    assert second._participants.tolist() == [k for k in range(COUNT) if k != gone]
+    rows = [torch.cat([rows for rows, _ in blocks(ensemble)]) for ensemble in (first, second)]
+    assert torch.equal(rows[0][second._participants], rows[1])
+    alone = make(dataclasses.replace(part, images=part.images[:0], labels=part.labels[:0], persons=part.persons[:0]),
+                 mechanism_for, rate=1.0, sampling="all")  # fmt: skip
+    play(alone, steps=1)
+    assert blocks(alone) == []
+
+
 def test_participation_is_poisson_and_independent_of_history(mechanism_for, stripes: ImageData) -> None:
     one, other = make(stripes, mechanism_for), make(changed_in_one_record(stripes, 3), mechanism_for)
     play(one, steps=4)

@@ -171,6 +171,18 @@ def test_a_listed_person_without_records_is_refused() -> None:
             partition_persons(some, 5, seed=0, number=number)
 
 
+def test_where_a_shard_is_one_persons_it_may_be_empty_and_moves_nobody() -> None:
+    persons = np.arange(10).repeat(3)
+    whole = partition_persons(persons, 10, seed=0, number=10)
+    for gone in (4, 9):
+        some = np.flatnonzero(persons != gone)
+        part = partition_persons(persons[some], 10, seed=0, number=10)
+        found = [(before.tolist(), some[after].tolist()) for before, after in zip(whole.indices, part.indices)]
+        assert sum(before == after for before, after in found) == 9
+        assert [(persons[before].tolist(), after) for before, after in found if before != after] == [([gone] * 3, [])]
+    assert [len(part) for part in partition_persons(persons[:0], 10, seed=0, number=10).indices] == [0] * 10
+
+
 def test_digits_divide_as_planned() -> None:
     result = partition(load_data("digits").n, 100, seed=0)
     assert result.indices.shape == (100, 14)

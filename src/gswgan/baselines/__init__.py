@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswgan.baselines import dp_merf, dp_merf_ae, dp_sgd_gan, g_pate, gan, pate_gan
+from gswgan.baselines import dp_merf, dp_merf_ae, dp_sgd_gan, fed_avg_gan, g_pate, gan, pate_gan
 from gswgan.errors import PlanError, short
 from gswgan.training import gs_wgan
 from gswgan.training.method import Method
@@ -21,8 +21,13 @@ METHODS: dict[str, Method] = {
 }
 
 
+BY_PERSON: dict[str, Method] = {fed_avg_gan.METHOD.name: fed_avg_gan.METHOD}
+"""Methods for clients alone: they take data by person and no other."""
+
+
 def find_method(name: object) -> Method:
     """The method of this name."""
-    if not isinstance(name, str) or name not in METHODS:
-        raise PlanError("method", short(name), "one of " + ", ".join(METHODS), "Leave --method out for GS-WGAN.")
-    return METHODS[name]
+    known = METHODS | BY_PERSON
+    if not isinstance(name, str) or name not in known:
+        raise PlanError("method", short(name), "one of " + ", ".join(known), "Leave --method out for GS-WGAN.")
+    return known[name]

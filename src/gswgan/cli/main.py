@@ -11,6 +11,7 @@ from gswgan.cli import (
     audit,
     benchmark,
     book,
+    debug,
     evaluate,
     export,
     federate,
@@ -45,6 +46,7 @@ app.command(name="book")(book.book)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")
+federate.app.command(name="debug")(debug.debug)
 
 
 def _out_of_memory(wrong: Exception) -> None:

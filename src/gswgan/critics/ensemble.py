@@ -71,7 +71,7 @@ class Shards:
         else:
             parts = list(partition_persons(data.persons, count, seed=seed, number=data.number_of_persons).indices)
         sizes = np.array([len(part) for part in parts])
-        table = np.stack([np.resize(part, sizes.max()) for part in parts])
+        table = np.stack([np.resize(part, max(1, sizes.max())) for part in parts])
         return cls(table=torch.from_numpy(table).to(device), sizes=sizes)
 
     def part(self, held: range) -> tuple[Shards, np.ndarray]:
@@ -143,7 +143,7 @@ class Ensemble:
         labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._labels = torch.from_numpy(labels).to(self._device)
         self._clear_desks()  # what was recorded there reads the data before
-        while self._warm_start is not None and not resumed:
+        while self._warm_start is not None and not resumed and data.n:
             try:
                 self._warm_up(self._warm_start)
                 break
@@ -160,7 +160,8 @@ class Ensemble:
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this step; participants make n_dis updates, each on its own shard."""
         self._step, drawn = step, self.draw_participants(step)
-        self._participants = drawn[(drawn >= self.held.start) & (drawn < self.held.stop)] - self.held.start
+        own = drawn[(drawn >= self.held.start) & (drawn < self.held.stop)] - self.held.start
+        self._participants = own[self.shards.sizes[own] > 0]  # who has no records adds nothing
         self._learn(self._participants, generator, step)
 
     def catch_up(self, times: int, generator: Generator) -> None:

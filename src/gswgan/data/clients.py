@@ -87,7 +87,11 @@ def keep_clients(
             return True
         return accuracy[0] <= judge(mine.images, mine.labels) <= accuracy[1]
 
-    kept = np.array([belongs(mine) for _, mine in clients(data)])
+    return without_records(data, np.array([belongs(mine) for _, mine in clients(data)]))
+
+
+def without_records(data: ImageData, kept: np.ndarray) -> ImageData:
+    """The data with the records of those clients alone of whom `kept` [clients] says so; the list stays."""
     assert data.persons is not None
     stays = kept[data.persons]
     return dataclasses.replace(

@@ -60,13 +60,14 @@ def partition(count: int, shards: int, *, seed: int) -> Partition:
 def partition_persons(persons: np.ndarray, shards: int, *, seed: int, number: int | None = None) -> PersonPartition:
     """Split by person: `persons` are the dense ids of `ImageData.persons`, P // shards of them a shard.
 
-    P is the public `number` of persons (without it, all that have records). A listed person without records is
-    refused: a shard could be empty, and leaving the person out of the list would move all others.
+    P is the public `number` of persons (without it, all that have records). Where a shard is one person's, as at
+    clients, a person may be without records: the shard is empty, and moves nobody. Otherwise a listed person without
+    records is refused, since leaving the person out of the list would move all others.
     """
-    persons = np.asarray(persons)
-    if persons.ndim != 1 or persons.dtype.kind not in "iu" or not len(persons):
+    persons, alone = np.asarray(persons), number == shards
+    if persons.ndim != 1 or persons.dtype.kind not in "iu" or not (alone or len(persons)):
         raise DataError("persons", f"{persons.dtype} of shape {persons.shape}", "integers of shape [n], n > 0")
-    count = check_everybody(persons, number)
+    count = number if alone and number is not None else check_everybody(persons, number)
     _check_shards(count, shards, "persons")
     by_person = partition(count, shards, seed=seed)
     shard_of_person = np.full(count, shards, np.int64)  # the last, extra shard is the remainder

@@ -40,6 +40,9 @@ PLD = "privacy-loss distribution (dp-accounting, pessimistic)"
 TAIL = 1e-15
 """Probability that is cut off a composed loss, and counted as delta."""
 
+PLAIN = 50.0
+"""The mu above which a sampled release does not hide who contributed."""
+
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
@@ -87,6 +90,8 @@ class Accountant:
         if not counts:
             return 0.0
         drawn = {single: times for single, times in counts.items() if isinstance(single, DrawnOne)}
+        if seen := self._plainly_seen(counts):
+            return visible_draw_epsilon(seen.event.mu, 1 / seen.rate, counts[seen], delta)
         if not drawn:
             pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
             with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
@@ -101,7 +106,19 @@ class Accountant:
 
     def method(self, event: Event) -> str:
         """How `epsilon` is computed for the event, in words."""
-        return VISIBLE_DRAW if any(isinstance(single, DrawnOne) for single in tally(event)) else PLD
+        counts = tally(event)
+        visible = any(isinstance(single, DrawnOne) for single in counts) or self._plainly_seen(counts)
+        return VISIBLE_DRAW if visible else PLD
+
+    @staticmethod
+    def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
+        """The one kind of sampled release, if its noise is so small that everybody sees who contributed.
+
+        Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
+        next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
+        """
+        (single, *others) = counts
+        return single if not others and isinstance(single, Sampled) and single.event.mu > PLAIN else None
 
     def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
@@ -182,7 +199,7 @@ def gaussian_log_delta(mu: NDArray[np.float64] | float, epsilon: float) -> NDArr
     return np.asarray(first + np.log(-np.expm1(np.minimum(second - first, -1e-300))))
 
 
-def visible_draw_epsilon(mu: float, count: int, steps: int, delta: float, *, also_mu_squared: float = 0.0) -> float:
+def visible_draw_epsilon(mu: float, count: float, steps: int, delta: float, *, also_mu_squared: float = 0.0) -> float:
     """Epsilon when one of `count` contributors is drawn in each step and the draw is seen.
 
     Given the draws the run is a Gaussian with mu^2 times the number of uses; delta is the mean over its law,

@@ -100,3 +100,26 @@ def claimed_federated(sample: Gaussian, *, clients: int, rounds: int, batch_size
         "the number of uses is random, so this does not hold"
     )
     return Claim(epsilon=epsilon, delta=delta, accounting=accounting)
+
+
+def claimed_rounds(noise_multiplier: float, *, rate: float, rounds: int, delta: float) -> Claim:
+    """The figure stated for Fed-Avg GAN (9.99e6 for 1000 rounds, 10 of 866 clients, noise 0.01, delta 1.15e-3).
+
+    RDP of the Poisson-sampled Gaussian (Mironov et al. 2019) at the best whole order. It holds, and says next to
+    nothing: with so little noise the lowest order, 2, is the best, and far too high.
+    """
+    check_delta(delta)
+
+    def rdp(order: int) -> float:
+        k = np.arange(order + 1, dtype=np.float64)
+        log_binomial = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+        terms = log_binomial + (order - k) * math.log1p(-rate) + k * math.log(rate) if rate < 1 else np.array([0.0])
+        powers = k if rate < 1 else np.array([float(order)])
+        return float(logsumexp(terms + (powers**2 - powers) / (2 * noise_multiplier**2))) / (order - 1)
+
+    epsilon = min(rounds * rdp(order) + math.log(1 / delta) / (order - 1) for order in range(2, MAX_ORDER + 1))
+    accounting = (
+        f"as the GS-WGAN paper has it: {rounds} rounds, each client at rate {rate:.3g}, by Renyi divergences of whole "
+        "orders (Mironov et al. 2019), one client zeroed; it holds, and is far from tight where the noise is small"
+    )
+    return Claim(epsilon=epsilon, delta=delta, accounting=accounting)

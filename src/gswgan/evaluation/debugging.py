@@ -1,0 +1,122 @@
+"""The debugging task (Augenstein et al. 2019; the paper's federated evaluation): find a bug by looking at fakes.
+
+A faulty pre-processing step inverts the images of some clients. A client decides alone whether it is suspected: by the
+accuracy of a public classifier on its own records, against a threshold that was fixed on public data. It answers for
+the group that it belongs to and counts as zero in the other. So of the two releases only one has anything of a
+client, and both together protect a client (zeroed) as one of them does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from gswgan.data import ImageData, clients
+from gswgan.data.clients import Judge as Accuracy
+from gswgan.data.clients import without_records
+from gswgan.errors import DataError
+from gswgan.evaluation.judge import Judge, train_judge
+
+Group = Literal["suspected", "unsuspected"]
+GROUPS: tuple[Group, Group] = ("suspected", "unsuspected")
+
+EPOCHS = 3
+"""Of the public classifier: enough to tell a bug by, and soon done."""
+
+_STREAM = int.from_bytes(b"bug", "big")
+
+
+def with_bug(data: ImageData, *, seed: int, share: float = 0.5) -> ImageData:
+    """The images of a share of the clients, chosen by seed and place alone, with their intensities inverted."""
+    faulty = affected(data, seed=seed, share=share)
+    assert data.persons is not None
+    images = data.images.copy()
+    rows = faulty[data.persons]
+    images[rows] = 255 - images[rows]
+    return dataclasses.replace(data, images=images)
+
+
+def affected(data: ImageData, *, seed: int, share: float = 0.5) -> np.ndarray:
+    """Whether each client has the bug, [clients]."""
+    if data.persons is None:
+        raise DataError("data", data.name, "records by person", "Use data by user (mnist-writers).")
+    order = np.random.default_rng([seed, _STREAM]).permutation(data.number_of_persons)
+    return order < round(share * data.number_of_persons)
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """A public classifier and the accuracy below which a client is suspected."""
+
+    judge: Judge
+    threshold: float
+
+    def parts(self, data: ImageData) -> dict[Group, ImageData]:
+        """The data of each group."""
+        return split(data, self.judge.accuracy, self.threshold)
+
+
+def split(data: ImageData, accuracy: Accuracy, threshold: float) -> dict[Group, ImageData]:
+    """What each client holds for each group: all its records in one, none in the other; the list of clients stays.
+
+    A client looks at its own records alone.
+    """
+    reached = [accuracy(own.images, own.labels) if own.n else 0.0 for _, own in clients(data)]  # type: ignore[arg-type]
+    suspected = np.array(reached) < threshold
+    return {"suspected": without_records(data, suspected), "unsuspected": without_records(data, ~suspected)}
+
+
+def fit_sieve(public: ImageData, *, device: torch.device) -> Sieve:
+    """From public data alone: a classifier of four fifths of its persons, a threshold from the others."""
+    learn, held_out = halves(public)
+    judge = train_judge(learn, device=device, epochs=EPOCHS)
+    return Sieve(judge, find_threshold(held_out, judge.accuracy))
+
+
+def halves(public: ImageData) -> tuple[ImageData, ImageData]:
+    """Four fifths of the persons to learn from, one fifth to fix the threshold on."""
+    if public.persons is None or public.labels is None or public.number_of_persons < 5:
+        raise DataError("public", public.name, "labelled records of at least 5 persons")
+    last = public.persons % 5 == 4
+    parts = []
+    for rows in (~last, last):
+        parts.append(
+            dataclasses.replace(
+                public, images=public.images[rows], labels=public.labels[rows], persons=public.persons[rows]
+            )
+        )
+    return parts[0], parts[1]
+
+
+def find_threshold(public: ImageData, accuracy: Accuracy) -> float:
+    """Half-way from what most persons with the bug reach (95 %) to what most without it reach (all but 5 %)."""
+    reached = []
+    for images in (public.images, 255 - public.images):
+        own = [
+            accuracy(mine.images, mine.labels)
+            for _, mine in clients(dataclasses.replace(public, images=images))
+            if mine.n and mine.labels is not None
+        ]
+        reached.append(np.array(own))
+    good, faulty = float(np.quantile(reached[0], 0.05)), float(np.quantile(reached[1], 0.95))
+    if good <= faulty:
+        raise DataError(
+            "public", f"accuracy {good:.3f} without the bug, {faulty:.3f} with it", "a classifier that a bug disturbs",
+            "Use public data that is like the clients'.",
+        )  # fmt: skip
+    return (good + faulty) / 2
+
+
+def bright_share(images: np.ndarray) -> float:
+    """The share of images, uint8 [n, side, side] or [n, side, side, 3], whose frame is brighter than half."""
+    if images.dtype != np.uint8 or not len(images):
+        raise DataError("images", images.dtype, "uint8 images")
+    grey = images.mean(axis=3) if images.ndim == 4 else images
+    edge = max(1, grey.shape[1] // 14)
+    frame = np.ones(grey.shape[1:], bool)
+    frame[edge:-edge, edge:-edge] = False
+    return float((grey[:, frame].mean(axis=1) > 127.5).mean())

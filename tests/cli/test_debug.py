@@ -1,0 +1,102 @@
+"""`gswgan federate debug` with every critic, on tiny data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gswgan.data
+from conftest import tiny_images
+from gswgan.cli.main import app
+from gswgan.data import ImageData
+from gswgan.evaluation import debugging
+from gswgan.evaluation.judge import train_judge
+from gswgan.privacy.ledger import read_ledger
+from gswgan.training.plan import Plan
+from gswgan.training.run_folder import RunFolder, write_json
+
+CLIENTS = 24
+
+
+def striped(seed: int) -> ImageData:
+    data = tiny_images(480, seed=seed)
+    ids = tuple(f"client-{k}" for k in range(CLIENTS))
+    persons = np.arange(data.n) // 3 % CLIENTS
+    return dataclasses.replace(data, name="stripes", persons=persons, person_ids=ids)
+
+
+@pytest.fixture
+def stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gswgan.data, "load_data", lambda spec, split="train": striped(0 if split == "train" else 1))
+    monkeypatch.setattr(debugging, "EPOCHS", 15)  # few records, few steps
+
+
+@pytest.fixture
+def judged(tmp_path: Path, stripes: None) -> Path:
+    """A folder that has its classifier, or a random one: what the groups are does not matter."""
+    place, public = tmp_path / "d", striped(1)
+    train_judge(dataclasses.replace(public, persons=None), epochs=1).save(place / "public.safetensors")
+    write_json(place / "public.json", {"public": "mnist-writers:test", "threshold": 0.35})
+    return place
+
+
+def run(*options: object) -> str:
+    found = CliRunner().invoke(app, ["federate", "debug", "--device", "cpu", "--delta", "1e-3", *map(str, options)])
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.output
+
+
+def test_the_bug_is_seen_with_the_kernel_critic(stripes: None, tmp_path: Path):
+    said = run("--out", tmp_path / "d", "--steps", 120, "--epsilon", 30)
+    found = json.loads((tmp_path / "d" / "debug.json").read_text())
+    assert found["difference"] > 0.4, found
+    assert found["bright_share"]["suspected"] > found["bright_share"]["unsuspected"]
+    cost = found["guarantee"]
+    assert (cost["neighbours"], cost["unit"], cost["delta"]) == ("zeroed", "person", 1e-3)
+    assert 29.9 < cost["epsilon"] <= 30
+    page = (tmp_path / "d" / "debug.html").read_text()
+    assert "one client zeroed, for both generators together" in page
+    assert page.count("<article>") == 2
+    assert "bright background" in said
+    for group in ("suspected", "unsuspected"):
+        assert len(read_ledger(RunFolder(tmp_path / "d" / group).ledger)[1]) == 1
+        assert (tmp_path / "d" / f"{group}.png").exists()
+    before = (tmp_path / "d" / "debug.json").read_bytes()
+    plan = RunFolder(tmp_path / "d" / "suspected").plan()
+    plan.save(tmp_path / "plan.json")
+    run("--out", tmp_path / "d", "--plan", tmp_path / "plan.json")  # all is there: it only draws again
+    assert (tmp_path / "d" / "debug.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [("--preset", "ensemble"), ("--method", "fed-avg-gan", "--preset", "noise-0.1")])
+def test_it_runs_with_critics_at_clients_that_may_have_no_part_in_a_group(
+    judged: Path, tmp_path: Path, options: tuple[str, ...]
+):
+    saved = tmp_path / "plan.json"
+    run("--save-plan", saved, "--steps", 6, *options)
+    run("--out", judged, "--plan", saved)
+    plan = Plan.load(saved)
+    for group in ("suspected", "unsuspected"):
+        _, entries, _ = read_ledger(RunFolder(tmp_path / "d" / group).ledger)
+        assert len(entries) == sum(plan.releases().values())
+    found = json.loads((tmp_path / "d" / "debug.json").read_text())
+    assert found["guarantee"]["neighbours"] == "zeroed"
+    assert (found["claimed"] is None) == (plan.method == "gswgan")
+
+
+def test_wrong_wishes_are_refused(stripes: None, tmp_path: Path):
+    for options in (
+        ("--out", tmp_path / "d", "--save-plan", tmp_path / "p"),
+        (),
+        ("--out", tmp_path / "d", "--preset", "paper"),
+        ("--out", tmp_path / "d", "--method", "dp-merf"),
+    ):
+        found = CliRunner().invoke(app, ["federate", "debug", *map(str, options)])
+        assert found.exit_code != 0
+        assert type(found.exception).__name__ == "PlanError"
+    assert not (tmp_path / "d").exists()
