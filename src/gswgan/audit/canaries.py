@@ -95,7 +95,7 @@ class Seen:
     plan: Plan
     critic: Critic
     embedding: Embedding | None  # of a kernel critic: its one release
-    gradients: Tensor  # [classes, pixels] in float64: all that reached the generator, summed over fakes of a class
+    gradients: Tensor  # [classes, pixels] in float64: what an ensemble released, summed over the fakes of a class
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
@@ -136,7 +136,8 @@ def train_with(plan: Plan, data: ImageData, *, device: torch.device, tamper: Tam
             critic = tamper(critic, generator, data)
         critic.prepare(data)
         watched = Watched(critic, plan.facts.classes, plan.facts.pixels)
-        train(plan, watched, generator)
+        is_kernel = isinstance(plan.critic, KernelSettings)  # its gradients tell nothing that its release does not
+        train(plan, critic if is_kernel else watched, generator)
         embedding = Embedding.load(folder.embedding) if folder.embedding.exists() else None
     labels = np.resize(generator.label_set, SAMPLES)
     images = draw_images(generator.released_network(), generator.settings, labels, np.random.default_rng(0))

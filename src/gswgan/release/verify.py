@@ -26,7 +26,7 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
 from gswgan.privacy import Accountant, PrivacyCost
 from gswgan.privacy.events import tally, unsampled
-from gswgan.privacy.ledger import Entry, compose, read_chain, read_ledger
+from gswgan.privacy.ledger import Entry, compose, read_ledger
 from gswgan.release.contents import has_embedding, wrong_contents
 from gswgan.release.finding import Finding
 from gswgan.release.pack import ALWAYS, MANIFEST, SOMETIMES, checksum
@@ -41,8 +41,8 @@ _EDITED = "It was damaged or edited after it was packed: get the release again."
 _FORGED = "The files contradict each other, so at least one is not what the run wrote: do not rely on the guarantee."
 _UNREADABLE = "It was damaged or edited, and nothing that rests on it holds: get the release again."
 _MOST_BYTES = 2**30
-_LINE = {"index", "name", "attempt", "event", "previous"}
-_HEADER = {"index", "format_version", "observer", "context", "previous"}
+_LINE = {"index", "name", "attempt", "event", "previous", "digest"}
+_HEADER = {"index", "format_version", "observer", "context", "previous", "digest"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,10 @@ class _Look:
         """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
         where, plan = "ledger.jsonl", self.plan
         header, self.entries, self.head = read_ledger(self.folder.ledger)
-        text, (rows, _) = self.folder.ledger.read_bytes(), read_chain(self.folder.ledger)
-        lines = [json.dumps(json.loads(line), sort_keys=True) + "\n" for line in text.decode().split("\n")[:-1]]
-        if "".join(lines).encode() != text or any(set(r) != (_LINE if r["index"] else _HEADER) for r in rows):
+        text = self.folder.ledger.read_bytes()
+        rows = [json.loads(line) for line in text.decode().split("\n")[:-1]]
+        lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+        if lines.encode() != text or any(row.keys() != (_LINE if row["index"] else _HEADER) for row in rows):
             yield Finding(where=where, what="holds more than the lines of a ledger", means=_FORGED)
         mine = header["context"] == plan.digest() if plan.source is None else self.head == plan.source
         if not mine:
