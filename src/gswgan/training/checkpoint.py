@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import safetensors
@@ -15,10 +16,13 @@ from torch import Tensor
 from gswgan.errors import RunError
 from gswgan.privacy.randomness import write_durably
 
-FORMAT_VERSION = "2"
+FORMAT_VERSION = "3"
 EVERY_SECONDS = 20.0
 SHARE = 20.0
 """A checkpoint may take at most one part in SHARE of the time."""
+
+PIECE = 2**26
+"""Bytes that are digested at a time, by as many threads as there are cores."""
 
 WITHOUT = (
     "Remove it and resume: the steps are done again. A release that comes out the same, bit for bit, is not counted "
@@ -77,9 +81,12 @@ class Checkpoint:
 
 def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """Of everything in the file: a bit that the disk has turned must not go on training."""
-    state = hashlib.blake2b(repr(sorted(metadata.items())).encode(), digest_size=32)
+    heads, pieces = [repr(sorted(metadata.items()))], []
     for name in sorted(tensors):
         value = tensors[name]
-        state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        state.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return state.hexdigest()
+        heads.append(f"{name} {value.dtype} {tuple(value.shape)}")
+        whole = value.reshape(-1).view(torch.uint8).numpy().data
+        pieces += [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+    with ThreadPoolExecutor() as pool:
+        digests = pool.map(lambda piece: hashlib.blake2b(piece, digest_size=32).digest(), pieces)
+        return hashlib.blake2b(repr(heads).encode() + b"".join(digests), digest_size=32).hexdigest()
