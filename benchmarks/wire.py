@@ -5,7 +5,8 @@
 A SuperLink and SuperNodes as real processes on loopback; a forwarder between each SuperNode and the SuperLink counts
 what passes (loopback.py), Flower's envelope, TCP payload and polling included. For a round of Algorithm 2 it is what
 passed between the end of one round and the end of the next, the median over rounds and clients; the first round, in
-which nodes join, is apart. Polling goes on while a round takes long: its bytes a second are measured on idle nodes.
+which nodes join, is apart, and a round that took so long that questions were sent twice is left out. Polling goes
+on while a round takes long: its bytes a second are measured on idle nodes.
 
 `message` is what our messages hold, without any envelope. Figures over a whole training are rounds times the measured
 round, plus joining. Fed-Avg GAN is counted: the parameters of the discriminator as 32-bit floats down, an update of the
@@ -28,6 +29,7 @@ import gswgan.federated
 from gswgan.critics.kernel import KernelSettings
 from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.round import create_run
+from gswgan.federated.server_app import PATIENCE
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.run_folder import RunFolder
@@ -81,16 +83,18 @@ def measure(case: str, persons: int, rounds: int, idle: float) -> dict[str, Any]
             time.sleep(idle)  # they join
             joined = federation.bytes_on_the_wire()
             time.sleep(idle)
-            marks = [federation.bytes_on_the_wire()]
+            marks, times = [federation.bytes_on_the_wire()], [time.monotonic()]
             federation.hold()
             for number in range(1 if isinstance(plan.critic, KernelSettings) else rounds):
                 wait(lambda n=number: _is_over(folder, n, plan), 900, f"round {number} of {case}")
                 marks.append(federation.bytes_on_the_wire())
+                times.append(time.monotonic())
             rows = [row for row in rows_of(folder) if "digest" in row]
         finally:
             federation.stop()
-    result = _summary(rows, joined, marks, idle)
-    if (whole := WHOLE.get(plan.preset)) is not None:
+    slow = {number for number in range(1, len(marks) - 1) if times[number + 1] - times[number] > PATIENCE}
+    result = _summary(rows, joined, marks, idle, slow)
+    if "round" in result and (whole := WHOLE.get(plan.preset)) is not None:
         share = persons if plan.privacy is not None and plan.privacy.sampling == "one" else 1
         once, each = result["first round"], result["round"]
         result["whole training"] = {"rounds": whole, "asked in": f"1 of {share}" if share > 1 else "all"} | {
@@ -104,7 +108,9 @@ def _is_over(folder: RunFolder, number: int, plan: Plan) -> bool:
     return len([row for row in rows_of(folder) if row.get("round", 0) == number and "digest" in row]) == asked
 
 
-def _summary(rows: list[dict[str, Any]], joined: Wires, marks: list[Wires], idle: float) -> dict[str, Any]:
+def _summary(
+    rows: list[dict[str, Any]], joined: Wires, marks: list[Wires], idle: float, slow: set[int]
+) -> dict[str, Any]:
     """Medians over clients, and over rounds but the first."""
 
     def middle(found: list[dict[str, int]]) -> dict[str, float]:
@@ -121,9 +127,9 @@ def _summary(rows: list[dict[str, Any]], joined: Wires, marks: list[Wires], idle
         "polling a second": {way: round(value / idle, 1) for way, value in middle(quiet).items()},
         "first round": middle(passed(0)),
     }
-    if len(marks) > 2:
-        later = [one for number in range(1, len(marks) - 1) for one in passed(number)]
+    if later := [one for number in range(1, len(marks) - 1) if number not in slow for one in passed(number)]:
         result["round"] = middle(later)
+        result["rounds"] = {"measured": len(marks) - 2 - len(slow), "left out": len(slow)}
         result["range"] = {way: [pick(one[way] for one in later) for pick in (min, max)] for way in WAYS}
     return result
 
