@@ -27,6 +27,9 @@ GROUPS: tuple[Group, Group] = ("suspected", "unsuspected")
 EPOCHS = 3
 """Of the public classifier: enough to tell a bug by, and soon done."""
 
+ENOUGH = 50
+"""Records of a client that the classifier is tried on, the first ones: enough to tell, and soon done."""
+
 _STREAM = int.from_bytes(b"bug", "big")
 
 
@@ -65,9 +68,18 @@ def split(data: ImageData, accuracy: Accuracy, threshold: float) -> dict[Group, 
 
     A client looks at its own records alone.
     """
-    reached = [accuracy(own.images, own.labels) if own.n else 0.0 for _, own in clients(data)]  # type: ignore[arg-type]
-    suspected = np.array(reached) < threshold
+    suspected = reached(data, accuracy) < threshold
     return {"suspected": without_records(data, suspected), "unsuspected": without_records(data, ~suspected)}
+
+
+def reached(data: ImageData, accuracy: Accuracy) -> np.ndarray:
+    """The accuracy at each client, [clients]; 0 at one without records, which has nothing to answer with."""
+    found = []
+    for _, own in clients(data):
+        if own.labels is None:
+            raise DataError("data", data.name, "labelled data, to try a classifier on")
+        found.append(accuracy(own.images[:ENOUGH], own.labels[:ENOUGH]) if own.n else 0.0)
+    return np.array(found)
 
 
 def fit_sieve(public: ImageData, *, device: torch.device) -> Sieve:
@@ -94,15 +106,10 @@ def halves(public: ImageData) -> tuple[ImageData, ImageData]:
 
 def find_threshold(public: ImageData, accuracy: Accuracy) -> float:
     """Half-way from what most persons with the bug reach (95 %) to what most without it reach (all but 5 %)."""
-    reached = []
-    for images in (public.images, 255 - public.images):
-        own = [
-            accuracy(mine.images, mine.labels)
-            for _, mine in clients(dataclasses.replace(public, images=images))
-            if mine.n and mine.labels is not None
-        ]
-        reached.append(np.array(own))
-    good, faulty = float(np.quantile(reached[0], 0.05)), float(np.quantile(reached[1], 0.95))
+    there = np.bincount(public.persons, minlength=public.number_of_persons) > 0  # type: ignore[arg-type]
+    inverted = dataclasses.replace(public, images=255 - public.images)
+    right, wrong = (reached(part, accuracy)[there] for part in (public, inverted))
+    good, faulty = float(np.quantile(right, 0.05)), float(np.quantile(wrong, 0.95))
     if good <= faulty:
         raise DataError(
             "public", f"accuracy {good:.3f} without the bug, {faulty:.3f} with it", "a classifier that a bug disturbs",
