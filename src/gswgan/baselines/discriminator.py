@@ -27,8 +27,10 @@ class Convolution(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """[n, in, h, w] to [n, out, h // 2, w // 2]."""
-        side = maps.shape[-1] // STRIDE
-        windows = F.unfold(maps, KERNEL, padding=PADDING, stride=STRIDE)
+        side, padded = maps.shape[-1] // STRIDE, F.pad(maps, [PADDING] * 4)
+        every = [slice(tap, tap + STRIDE * side, STRIDE) for tap in range(KERNEL)]
+        taps = [padded[:, :, rows, columns] for rows in every for columns in every]  # F.unfold: a kernel a sample
+        windows = torch.stack(taps, dim=2).flatten(3).flatten(1, 2)
         assert self.bias is not None
         return (self.weight.flatten(1) @ windows + self.bias[:, None]).unflatten(-1, (side, side))
 
