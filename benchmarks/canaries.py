@@ -6,7 +6,7 @@ One training for each row (Steinke et al. 2023): the presets as they are, the en
 guarantee allows, and four planted leaks in runs of epsilon 1, beside the same runs without them. A leak is found where
 the lower bound of the white box, at 95 %, exceeds the stated epsilon. On machines without dp-accounting the plans come
 from elsewhere: `--save-plans FOLDER` makes those of the presets and nothing else, `--plans FOLDER` audits them and
-leaves the leaks out. MNIST: two to three minutes for each preset on an H200.
+leaves the leaks out. A row costs its training and little else.
 """
 
 from __future__ import annotations
