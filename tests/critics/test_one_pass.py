@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,8 +219,10 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_counted_twic
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_sums_and_replaces_a_dead_worker(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # Ray's own
+def test_ray_gives_the_same_sums_and_replaces_a_dead_worker(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))  # they need this module
     data = tiny_images(600)
     found = open_stream(write_npz(tmp_path / "npz", data, shards=6), classes=3)
     expected = streamed(found, tmp_path / "straight")
@@ -227,6 +231,7 @@ def test_ray_gives_the_same_sums_and_replaces_a_dead_worker(tmp_path: Path) -> N
     total = streamed(dataclasses.replace(found, reader=deadly), tmp_path, workers="ray")
     assert len(list((tmp_path / "marks").iterdir())) == 1
     assert np.array_equal(total, expected)
+    gc.collect()  # processes that Ray did not wait for
 
 
 def test_never_more_than_two_parts_a_worker_are_on_their_way() -> None:
