@@ -366,8 +366,8 @@ BAD: list[tuple[str, Files, str, str]] = [
      "preset = 'paper-federated': expected a centralized preset. This one is for clients: "
      "`gswgan federate simulate --preset paper-federated`."),
     ("an unknown method", {}, "train --method pategan",
-     "method = 'pategan': expected one of gswgan, dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, gan. Leave "
-     "--method out for GS-WGAN."),
+     "method = 'pategan': expected one of gswgan, dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, gan, "
+     "fed-avg-gan. Leave --method out for GS-WGAN."),
     ("a preset of another method", {}, "train --method dp-merf --preset ensemble",
      "preset = 'ensemble': expected one of default, paper for method dp-merf. Leave --preset out for the first of "
      "them."),

@@ -93,7 +93,8 @@ class _OnePool(Generator):
         return _Rounded.apply(fake), labels
 
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
-        return super().fakes(count, *index[:2])
+        images, labels = super().fakes(count, *index[:2])
+        return (images * 255).round() / 255, labels
 
 
 def _generator(plan: Plan) -> Generator:
