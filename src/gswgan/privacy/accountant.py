@@ -117,8 +117,10 @@ class Accountant:
         Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
         next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
         """
-        (single, *others) = counts
-        return single if not others and isinstance(single, Sampled) and single.event.mu > PLAIN else None
+        if len(counts) != 1:
+            return None
+        (single,) = counts
+        return single if isinstance(single, Sampled) and single.event.mu > PLAIN else None
 
     def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
