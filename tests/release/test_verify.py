@@ -277,6 +277,8 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
         "embedding.safetensors", lambda found: found.update(exact=torch.ones(3)))),
     "an embedding that is not finite": ("default", "sums, counts and noise", tensors(
         "embedding.safetensors", lambda found: found["sums"][0].fill_(float("inf")))),
+    "an embedding with a number beyond all bounds": ("default", "cannot have had", tensors(
+        "embedding.safetensors", lambda found: found["sums"][0].fill_(torch.finfo(found["sums"].dtype).max))),
     "an embedding with other noise": ("default", "says noise", from_another_run("embedding.safetensors")),
     "an embedding off the grid": ("default", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["sums"][0].mul_(1.0000001))),
