@@ -1,6 +1,6 @@
 """Every reader against files and messages that were damaged at random, for so many seconds each.
 
-    python benchmarks/fuzz.py --seconds 600 --jobs 2 --out benchmarks/results/fuzz.json
+    python benchmarks/fuzz.py --seconds 600 --jobs 2 --out benchmarks/results/fuzz-cpu.json
 
 A reader may give data or one of the package's own errors; a packed release that was changed must not verify. Anything
 else is a failure: another exception, a death, more than a gigabyte of memory for a few kilobytes. Bytes are turned,
