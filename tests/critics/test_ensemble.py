@@ -374,6 +374,18 @@ def test_state_round_trip(mechanism_for, stripes: ImageData) -> None:
     assert same(one.state(), other.state())
 
 
+def test_a_loaded_state_replaces_that_of_the_critics_at_the_desk(mechanism_for, stripes: ImageData) -> None:
+    """One critic a step: the same one is asked before and after loading."""
+    ensemble, other = (make(stripes, mechanism_for, count=2, rate=0.5, sampling="one", public=p) for p in (0, 1))
+    fake, labels = Fakes().fakes(BATCH, "judged")
+    members = np.array([0])
+    before = ensemble.judge(members, fake, labels)
+    ensemble.load_state(other.state())
+    after = ensemble.judge(members, fake, labels)
+    assert torch.equal(after, other.judge(members, fake, labels))
+    assert not torch.equal(after, before)
+
+
 def test_bfloat16_is_close_to_float32(mechanism_for, stripes: ImageData) -> None:
     full, half = make(stripes, mechanism_for), make(stripes, mechanism_for, precision="bfloat16")
     fake, labels = Fakes().fakes(BATCH, "judged")

@@ -109,7 +109,7 @@ def test_a_gpu_with_little_memory(mechanism_for, stripes):  # pragma: no cover
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     held, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((held + 64 * 2**20) / total)
+    torch.cuda.set_per_process_memory_fraction((held + 512 * 2**20) / total)
     try:
         for step in range(6):
             ensemble.learn(step, OnDevice())

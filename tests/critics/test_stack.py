@@ -65,3 +65,15 @@ def test_a_desk_works_on_its_own_critics(stack: Stack) -> None:
     desk.learn(torch.ones(7, 1))
     assert stack.params["linear.bias"][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert desk.judge(torch.tensor(2.0))[:, 0].tolist() == [2, 4, 6, 8, 10, 12, 14]
+
+
+def test_who_sits_at_the_desk_is_not_fetched_again(stack: Stack) -> None:
+    desk = Desk(stack.copy(np.array([0, 0])), lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
+    desk.seat(stack, np.array([3, 5]))
+    assert owners(desk.critics) == [3, 5]
+    for value in desk.critics.tensors().values():
+        value.fill_(9)
+    desk.seat(stack, np.array([3, 5]))
+    assert owners(desk.critics) == [9, 9]
+    desk.seat(stack, np.array([5, 3]))
+    assert owners(desk.critics) == [5, 3]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from gswgan.captured import Captured
 from gswgan.critics.kernel import products
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled, Streams
@@ -44,6 +45,7 @@ class RecordGradients:
         self.width = sum(parameter.numel() for parameter in network.parameters())
         self.norms: list[Tensor] = []
         self.expected, self.chunk = 0.0, 1
+        self._recorded: dict[Callable[..., Tensor], Captured] = {}  # by loss
 
     def prepare(self, records: int) -> None:
         """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part."""
@@ -59,8 +61,16 @@ class RecordGradients:
     def rows(self, loss: Callable[..., Tensor], *examples: Tensor) -> Tensor:
         """The gradient of each example's own loss in all parameters, [n, P]; not clipped.
 
-        `loss` is a function of the network's output for one example and of the example: both as a batch of one.
+        `loss` is a function of the network's output for one example and of the example: both as a batch of one. On a
+        GPU the work is recorded by loss, so a loss is the same function in every call.
         """
+        if loss not in self._recorded:
+            self._recorded[loss] = Captured(lambda *examples: self._rows(loss, *examples))
+        found = self._recorded[loss](*examples)
+        assert found is not None
+        return found
+
+    def _rows(self, loss: Callable[..., Tensor], *examples: Tensor) -> Tensor:
         parameters = {name: value.detach() for name, value in self.network.named_parameters()}
 
         def one(parameters: dict[str, Tensor], *example: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ class DPSGDGAN(DiscriminatorCritic):
 
     def rows(self, images: Tensor, codes: Tensor, *, real: bool) -> Tensor:
         """The gradient of each image's own loss in all parameters, [n, P]; not clipped."""
-        return self.gradients.rows(lambda logits, *_: cross_entropy(logits, real=real), images, codes)
+        return self.gradients.rows(_loss_of_record if real else _loss_of_fake, images, codes)
 
     def _records_rows(self, members: np.ndarray) -> Tensor:
         return self.rows(*self.records(members), real=True)
@@ -215,6 +215,14 @@ class DPSGDGAN(DiscriminatorCritic):
         super().load_state(tensors)
         self.done, self.updates, self._since = tensors["counts"].tolist()
         self._accuracy = tensors["accuracy"].item()
+
+
+def _loss_of_record(logits: Tensor, images: Tensor, codes: Tensor) -> Tensor:
+    return cross_entropy(logits, real=True)
+
+
+def _loss_of_fake(logits: Tensor, images: Tensor, codes: Tensor) -> Tensor:
+    return cross_entropy(logits, real=False)
 
 
 def draft(wish: Wish, noise: float) -> Draft:

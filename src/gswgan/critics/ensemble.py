@@ -248,7 +248,7 @@ class Ensemble:
         """The desk with these members on it, in this order."""
         if self.chunk == len(self._here) == real and np.array_equal(members, self._here):
             return self._whole
-        self._chunk.critics.read(self.critics, members)
+        self._chunk.seat(self.critics, members)
         return self._chunk
 
     def _updates(self, critics: Stack, rows: Tensor, fakes: Tensor, which: Tensor, mixes: Tensor) -> Tensor:
@@ -383,6 +383,7 @@ class Ensemble:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`."""
+        self._clear_desks()
         for name, value in self.state().items():
             value.copy_(tensors[name])
 

@@ -67,7 +67,7 @@ class Desk:
     """Some critics at a fixed place in memory, so that what they do can be recorded; `Captured` says how."""
 
     def __init__(self, critics: Stack, learn: Callable[..., Tensor], judge: Callable[..., Tensor]) -> None:
-        self.critics = critics
+        self.critics, self._members = critics, np.empty(0, np.int64)
         self._learn = Captured(lambda *batches: learn(critics, *batches))
         self._judge = Captured(lambda *batch: judge(critics, *batch))
 
@@ -75,6 +75,12 @@ class Desk:
     def is_recorded(self) -> bool:
         """Whether learning is a replay by now, which takes no more memory than it has."""
         return self._learn.is_recorded
+
+    def seat(self, source: Stack, members: np.ndarray) -> None:
+        """Have these critics on the desk: those who sit there already are as in `source`, if their work is written."""
+        if not np.array_equal(members, self._members):
+            self.critics.read(source, members)
+            self._members = members.copy()
 
     def learn(self, *batches: Tensor) -> Tensor:
         """The updates, in place; gives the loss of each critic in the last one."""

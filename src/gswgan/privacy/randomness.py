@@ -32,7 +32,7 @@ KEY_BYTES = 32
 FLOAT_SLACK = 2.0**-48
 """More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
 
-PART = 2**14
+PART = 2**12
 """Draws for which a thread is worth its while: each draw is rounded by itself, so threads change nothing."""
 
 Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
