@@ -290,7 +290,12 @@ def noise_of(critic: DPSGDGAN, updates: int) -> np.ndarray:
         real = critic.rows(*critic.records(members), real=True).double().numpy()
         fake, labels = FAKES.fakes(24, "discriminator", 0, update)
         public = critic.rows(fake, critic.discriminator.codes(labels), real=False).double().numpy()
-        expected = clipped(real).sum(axis=0) / 24 + clipped(public).mean(axis=0)
+        if critic.settings.pairs:
+            of_class = {k: public[labels.numpy() == k].mean(axis=0) for k in range(3)}
+            paired = real + np.array([of_class[k] for k in critic.labels[members].tolist()])
+            expected = clipped(paired).sum(axis=0) / 24
+        else:
+            expected = clipped(real).sum(axis=0) / 24 + clipped(public).mean(axis=0)
         found.append((given[-1].double().numpy() - expected) * 24 / (1.5 * CLIP))
     return np.array(found)
 
@@ -308,8 +313,11 @@ def is_standard_normal(values: np.ndarray) -> bool:
     return min(everything, means, sizes) > 1e-3
 
 
-def test_an_update_is_the_clipped_sum_with_the_noise_that_was_accounted_for(mechanism_for, stripes: ImageData) -> None:
-    critic = make(stripes, mechanism_for, releases=100)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_an_update_is_the_clipped_sum_with_the_noise_that_was_accounted_for(
+    mechanism_for, stripes: ImageData, pairs: bool
+) -> None:
+    critic = steepened(make(stripes, mechanism_for, releases=100, pairs=pairs))
     noise = noise_of(critic, 60)
     assert is_standard_normal(noise)
     assert not is_standard_normal(noise * 2 / 3)
@@ -320,6 +328,25 @@ def test_an_update_is_the_clipped_sum_with_the_noise_that_was_accounted_for(mech
         "step 0 update 1",
     ]
     assert {entry.event for entry in critic.gradients.mechanism.ledger.entries} == {update_event(SETTINGS, 96)}
+
+
+def test_in_pairs_what_records_and_fakes_have_in_common_does_not_use_the_clip_up(mechanism_for, stripes) -> None:
+    """Fakes that are the records themselves leave only what sets a record apart from its class."""
+    longest = {}
+    for pairs in (False, True):
+        critic = steepened(make(stripes, mechanism_for, pairs=pairs))
+        with torch.no_grad():
+            critic.discriminator.head.weight.zero_()
+            critic.discriminator.label.weight.zero_()
+            critic.discriminator.head.bias.zero_()  # undecided: as far from one answer as from the other
+        images, codes = critic.records(np.arange(96))
+        if pairs:
+            critic._rivals = critic._mean_by_class(images, codes.argmax(dim=1))
+        rows = torch.cat([rows[:, 0] for rows, _ in critic.blocks(np.arange(96))])
+        longest[pairs] = rows.norm(dim=1).max()
+        if pairs:
+            torch.testing.assert_close(rows.mean(dim=0), torch.zeros(rows.shape[1]), rtol=0, atol=1e-4)
+    assert longest[True] < longest[False] / 2
 
 
 def without_clip(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
@@ -395,12 +422,16 @@ def steepened(critic: DPSGDGAN) -> DPSGDGAN:
     return critic
 
 
-def test_replacing_a_record_moves_a_release_by_at_most_2c(mechanism_for, stripes: ImageData, monkeypatch) -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_replacing_a_record_moves_a_release_by_at_most_2c(
+    mechanism_for, stripes: ImageData, monkeypatch, pairs: bool
+) -> None:
     """Same key, so same coins and noise; the discriminators are the same in the first update."""
     record = 17
 
     def moved() -> list[float]:
-        pair = [steepened(make(data, mechanism_for)) for data in (stripes, changed_in_one_record(stripes, record))]
+        both = stripes, changed_in_one_record(stripes, record)
+        pair = [steepened(make(data, mechanism_for, pairs=pairs)) for data in both]
         distances = []
         for update in range(12):
             sums = []
@@ -429,9 +460,10 @@ class Leaky(DPSGDGAN):
         super().descend(gradient * loss)
 
 
+@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize(("kind", "tight"), [(DPSGDGAN, True), (Leaky, False)])
 def test_with_the_releases_replayed_one_record_changes_nothing(
-    mechanism_for, stripes: ImageData, kind: type[DPSGDGAN], tight: bool, monkeypatch
+    mechanism_for, stripes: ImageData, kind: type[DPSGDGAN], tight: bool, pairs: bool, monkeypatch
 ) -> None:
     """Discriminator, optimizer, updates a step and the generator's gradient are made of releases and fakes alone.
 
@@ -440,7 +472,7 @@ def test_with_the_releases_replayed_one_record_changes_nothing(
     monkeypatch.setattr(dp_sgd_gan, "GRACE", 2)
     pair = []
     for secret, data in enumerate((stripes, changed_in_one_record(stripes, 17))):
-        critic = make(data, mechanism_for, public=2, secret=secret, raise_below=0.9, releases=30)
+        critic = make(data, mechanism_for, public=2, secret=secret, raise_below=0.9, releases=30, pairs=pairs)
         critic.__class__ = kind
         pair.append(critic)
     first, second = pair
