@@ -173,6 +173,8 @@ def test_revisited_keeps_its_settings_but_the_noise() -> None:
     assert Accountant().epsilon(total_event(whole, 60_000), 1e-5) == pytest.approx(10, abs=0.01)
     assert plan.curve == ()  # how many releases a step makes is not known beforehand
     assert plan.epsilon_after(1) == plan.guarantee.epsilon
+    tiny = make_plan(Facts.of(DATA), method="dp-sgd-gan").critic  # soon learned
+    assert (tiny.releases, tiny.pairs, tiny.learning_batch) == (300, True, DATA.n // 10)
 
 
 @pytest.mark.parametrize(

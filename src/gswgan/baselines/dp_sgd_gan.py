@@ -274,10 +274,11 @@ def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
     """
     batch = max(1, min(BATCH, facts.records // 10))
     if is_tiny(facts):
-        return replace(settings, learning_batch=batch, releases=1000, updates=5, width=8, learning_rate=2e-3)
-    releases = min(UPDATES, max(1000, UPDATES * facts.records // 60_000))
+        releases, rate = 300, 5e-3
+    else:
+        releases, rate = min(UPDATES, max(1000, UPDATES * facts.records // 60_000)), 2e-3
     return replace(
-        settings, learning_batch=batch, releases=releases, updates=2, width=16, learning_rate=2e-3, pairs=True
+        settings, learning_batch=batch, releases=releases, updates=2, width=16, learning_rate=rate, pairs=True
     )
 
 
