@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rounds import people
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.data import clients
 from gswgan.federated.client import home_of
 from gswgan.federated.round import Round

@@ -14,7 +14,7 @@ import pytest
 import torch
 from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.errors import PlanError, RunError
 from gswgan.federated import round as module
 from gswgan.federated.messages import answer, pack, question, width
@@ -227,7 +227,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rounds import answer_all, make_clients, make_round, people, small_plan
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.federated import round as module
 
 def die(*arguments, **options):

@@ -19,7 +19,7 @@ from gswgan.federated.trust import Trust, in_relation, spent, trust_of
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of
 from gswgan.training.advice import BEARABLE, ensemble_noise
-from gswgan.training.gs_wgan import load_preset
+from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, epsilon_curve, guarantee

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.kernel import Embedding, embed_persons
+from gswgan.critics.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts

@@ -16,15 +16,16 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
+from gswgan.critics.embedding import count_weight
 from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import KernelSettings, count_weight
+from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours
 from gswgan.training.advice import BEARABLE
 from gswgan.training.defaults import gradient_noise
-from gswgan.training.gs_wgan import kernel_privacy
+from gswgan.training.gs_wgan_plan import kernel_privacy
 from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, guarantee
