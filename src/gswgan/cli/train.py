@@ -58,16 +58,18 @@ def train(
         rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
         help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
-        "or gan (NOT private).",
+        "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison); "
+        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true), ensemble-alone (never led by the kernel "
+        "critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: default or paper (as published); "
         "dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
     shards: Annotated[int | None, typer.Option(
         help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps. All but the kernel critic release in each.",
+    steps: Annotated[int | None, typer.Option(
+        help="Training steps. Each one releases with an ensemble and most baselines, none with the kernel critic.",
         rich_help_panel=_RUN)] = None,
     out: Annotated[Path | None, typer.Option(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,

@@ -177,7 +177,7 @@ def check(plan: Plan) -> None:
         return
     privacy, start = _check_privacy(plan), 0
     if isinstance(plan.critic, StartedSettings):
-        check_started(plan.critic, plan.facts)
+        check_started(plan.facts)
         start = plan.critic.steps
     planned, accounted = (plan.training.steps - start, plan.training.batch_size), (privacy.releases, privacy.rows)
     if planned != accounted:  # each step releases one batch
