@@ -11,8 +11,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gswgan.cli.console import console, progress_bar
-from gswgan.cli.running import spare_threads
+from gswgan.cli.console import console
+from gswgan.cli.running import progress_of, spare_threads
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     spare_threads(plan.facts.image_size, where)
     ended = folder.is_finished
     if one_round:
-        with progress_bar(plan.training.steps, lambda done: str(plan.guarantee)) as move:
+        with progress_of(plan) as move:
             ended = run(folder, None, device=where, progress=move, note=console.print)
     if not ended:
         console.print(f"stopped; continue with: gswgan federate simulate --resume {folder.root}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gswgan.cli.console import console, progress_bar
+from gswgan.cli.console import Move, console, progress_bar
 
 if TYPE_CHECKING:
     import torch
 
     from gswgan.critics.one_pass import Workers
     from gswgan.data import ImageData, ImageStream
+    from gswgan.training.plan import Plan
     from gswgan.training.run_folder import RunFolder
 
 
@@ -25,6 +27,17 @@ def spare_threads(image_size: int, device: torch.device) -> None:
 
     if image_size <= TINY and device.type == "cpu":
         torch.set_num_threads(1)
+
+
+def progress_of(plan: Plan) -> AbstractContextManager[Move]:
+    """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
+
+    def spent(done: int) -> str:
+        if plan.guarantee is None:
+            return "NO guarantee"
+        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
+
+    return progress_bar(plan.training.steps, spent)
 
 
 def run_in_sight(
@@ -46,13 +59,8 @@ def run_in_sight(
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
-    def spent(done: int) -> str:
-        if plan.guarantee is None:
-            return "NO guarantee"
-        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
-
     ranks = ranks_of(plan, where)
-    with progress_bar(plan.training.steps, spent) as move:
+    with progress_of(plan) as move:
         ended = run(
             folder, images, device=place, progress=move, note=console.print,
             workers=workers, reading=partial(move, unit="record"), ranks=ranks,
