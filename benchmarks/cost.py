@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures, embed
+from gswgan.critics.embedding import embed
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings

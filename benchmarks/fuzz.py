@@ -36,7 +36,7 @@ import torch
 from PIL import Image
 
 from gswgan import load_data
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
 from gswgan.federated import critic_messages, messages

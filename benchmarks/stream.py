@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from gswgan.critics.kernel import KernelSettings, RandomFeatures, record_blocks
+from gswgan.critics.embedding import record_blocks
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.one_pass import OnePass
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageStream, load_data, open_stream

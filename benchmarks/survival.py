@@ -294,14 +294,14 @@ def start(
 
 def save_plan(preset: str, reproducible: bool, coins: bool, folder: Path) -> None:
     from gswgan.data import load_data
-    from gswgan.training import gs_wgan, planner
+    from gswgan.training import gs_wgan_plan, planner
     from gswgan.training.plan import Facts
 
-    table = gs_wgan.load_preset(preset)
+    table = gs_wgan_plan.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
     options = {"steps": 150} if preset == "default" else {"steps": 16, "shards": 60}
-    with mock.patch.object(gs_wgan, "load_preset", return_value=table):
+    with mock.patch.object(gs_wgan_plan, "load_preset", return_value=table):
         plan = planner.make_plan(
             Facts.of(load_data("digits")), preset=preset, insecure_reproducible=reproducible, **options
         )

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.data import make_image_data
 from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError, short
 from gswgan.generators import build_network

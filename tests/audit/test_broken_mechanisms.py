@@ -23,7 +23,8 @@ from gswgan.audit.worst_case import (
     public_features,
     real_mechanism,
 )
-from gswgan.critics.kernel import KernelSettings, RandomFeatures, embed
+from gswgan.critics.embedding import embed
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.privacy import Accountant, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
 from gswgan.privacy.mechanism import GRID_BITS, Block, Released

@@ -16,7 +16,8 @@ import torch
 
 from conftest import tiny_images
 from gswgan.critics import one_pass
-from gswgan.critics.kernel import KernelSettings, RandomFeatures, record_blocks
+from gswgan.critics.embedding import record_blocks
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.one_pass import Job, OnePass, Partial, check_workers, sum_part, summed_parts
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData, ImageStream, open_stream, shards, stream

@@ -12,7 +12,6 @@ import pytest
 from by_client import FORMATS, People, by_id, expected, load_people, made_people, without
 
 from gswgan.data import ImageData, clients, dirichlet_clients, keep_clients, load_data, make_image_data
-from gswgan.data.clients import PAPER_GOOD, PAPER_SUSPECTED
 from gswgan.errors import DataError
 
 PEOPLE = made_people()
@@ -124,7 +123,7 @@ def test_who_belongs_by_records() -> None:
 
 @pytest.mark.parametrize(
     ("bounds", "belong"),
-    [(PAPER_GOOD, {"c", "d"}), (PAPER_SUSPECTED, {"a", "b"}), ((0.882, 0.939), {"b", "c"}), ((0.5, 0.881), set())],
+    [((0.939, 1.0), {"c", "d"}), ((0.0, 0.882), {"a", "b"}), ((0.882, 0.939), {"b", "c"}), ((0.5, 0.881), set())],
 )
 def test_who_belongs_by_accuracy(bounds: tuple[float, float], belong: set[str]) -> None:
     """The paper's thresholds, which belong to the range themselves. The judge sees one client's records at a time."""

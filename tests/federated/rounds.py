@@ -14,7 +14,7 @@ import numpy as np
 
 from gswgan.data import ImageData, clients, make_image_data
 from gswgan.federated.client import Cap, Client
-from gswgan.federated.round import Round
+from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.training.plan import Facts, Plan
 
@@ -47,7 +47,7 @@ def small_plan(data: ImageData, *, trust: str = "trusted-aggregator", **options:
 
 
 def make_round(root: Path, data: ImageData, plan: Plan, seconds: float = 600) -> Round:
-    return Round.create(root, plan, data.person_ids, seconds)
+    return Round(create_run(root, plan, data.person_ids, seconds))
 
 
 def make_clients(state: Path, data: ImageData, plan: Plan, **options: Any) -> dict[str, Client]:

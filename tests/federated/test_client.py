@@ -10,7 +10,8 @@ import pytest
 import torch
 from rounds import make_clients, people, run_killed, small_plan
 
-from gswgan.critics.kernel import RandomFeatures, _person_blocks
+from gswgan.critics.embedding import _person_blocks
+from gswgan.critics.kernel import RandomFeatures
 from gswgan.data import clients
 from gswgan.federated import client as module
 from gswgan.federated.client import Cap, Client, Memory, client_of, memories

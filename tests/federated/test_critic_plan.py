@@ -7,12 +7,13 @@ import math
 from pathlib import Path
 
 import pytest
-from critic_rounds import DATA, critic_clients, critic_plan, federate
+from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
 
 from gswgan.errors import PlanError, RunError
 from gswgan.federated.client import memories
 from gswgan.federated.critic_plan import advice, answer_event, make_critic_plan, most_spent, statement
 from gswgan.federated.remote_critics import InProcess
+from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled
 from gswgan.privacy.accountant import visible_draw_epsilon
@@ -135,11 +136,13 @@ def test_in_the_papers_run_one_client_answers_a_round(tmp_path: Path):
 
 
 def test_a_run_whose_clients_do_not_trust_the_server_is_not_trained_on_their_data(tmp_path: Path):
-    from gswgan.federated.round import create_run
-
     plan = critic_plan(epsilon=10, trust="untrusted-server")
     folder = create_run(tmp_path / "run", plan, DATA.person_ids, 600)
-    from critic_rounds import CPU
-
     with pytest.raises(RunError, match="clients that answer"):
         run(folder, DATA, device=CPU)
+
+
+def test_the_one_round_is_the_kernel_critics(tmp_path: Path):
+    folder = create_run(tmp_path / "run", critic_plan(epsilon=10), DATA.person_ids, 600)
+    with pytest.raises(PlanError, match="in one round"):
+        Round(folder)

@@ -123,47 +123,38 @@ def _marked(mark: Path) -> list[str]:
     return found
 
 
+def _simulated(root: Path, *arguments: str) -> Path:
+    """A run that was simulated by the command: both observers are told, samples can be drawn, no process is left."""
+    command = [
+        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
+        *arguments, "--out", str(root / "run"),
+    ]  # fmt: skip
+    mark = {**os.environ, "GSWGAN_TEST_MARK": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((root / "run/release/privacy.json").read_text())
+    seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
+    assert seen == {"public", "server"}
+    assert load(root / "run").sample(2)[0].shape == (2, 8, 8)
+    end = time.monotonic() + 10  # Ray's workers take a moment to notice that they are alone
+    while (left := _marked(root)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert left == []
+    return root / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
 def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path, trust: str):
-    command = [
-        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
-        "--preset", "ensemble", "--clients", "8", "--rounds", "3", "--trust", trust, "--out", str(tmp_path / "run"),
-    ]  # fmt: skip
-    mark = {**os.environ, "GSWGAN_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "run/release/privacy.json").read_text())
-    seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
-    assert seen == {"public", "server"}
-    assert load(tmp_path / "run").sample(2)[0].shape == (2, 8, 8)
-    rows = [json.loads(text) for text in (tmp_path / "run/private/answers.jsonl").read_text().splitlines()]
+    run = _simulated(tmp_path, "--preset", "ensemble", "--clients", "8", "--rounds", "3", "--trust", trust)
+    rows = [json.loads(text) for text in (run / "private/answers.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows if "digest" in row] == [0] * 8 + [1] * 8 + [2] * 8
-    assert all(len(memory.events) == 3 for memory in memories(tmp_path / "run/private/clients"))
-    end = time.monotonic() + 10
-    while (left := _marked(tmp_path)) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left == []
+    assert all(len(memory.events) == 3 for memory in memories(run / "private/clients"))
 
 
 @pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
 @pytest.mark.parametrize("trust", ["trusted-aggregator", pytest.param("untrusted-server", marks=pytest.mark.slow)])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
-    command = [
-        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
-        "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust, "--out", str(tmp_path / "run"),
-    ]  # fmt: skip
-    mark = {**os.environ, "GSWGAN_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "run/release/privacy.json").read_text())
-    seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
-    assert seen == {"public", "server"}
-    assert load(tmp_path / "run").sample(2)[0].shape == (2, 8, 8)
-    counted = json.loads((tmp_path / "run/private/closed.json").read_text())["answers"]
-    assert len(counted) == 20
-    end = time.monotonic() + 10  # Ray's workers take a moment to notice that they are alone
-    while (left := _marked(tmp_path)) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left == []
+    run = _simulated(tmp_path, "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust)
+    assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 20

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from rounds import people
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.data import clients
 from gswgan.federated.client import home_of
-from gswgan.federated.round import Round
+from gswgan.federated.round import create_run
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
@@ -54,7 +54,7 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     for name, mine in clients(data):
         np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
     plan = make_federated_plan(Facts.of(data), epsilon=100, steps=20)  # five honest answers must be told from the noise
-    folder = Round.create(root / "RUN", plan, data.person_ids, DEADLINE).folder
+    folder = create_run(root / "RUN", plan, data.person_ids, DEADLINE)
     names = dict(zip(data.person_ids, FAULTS))
     by_fault = {fault: client for client, fault in names.items()}
     homes = {fault: home_of(root / "state" / fault, client) for client, fault in names.items()}
@@ -129,7 +129,7 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     for name, mine in clients(data):
         np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
     plan = make_federated_plan(Facts.of(data), trust="untrusted-server", epsilon=500, steps=20)
-    folder = Round.create(root / "RUN", plan, data.person_ids, 120.0).folder
+    folder = create_run(root / "RUN", plan, data.person_ids, 120.0)
     by_fault = dict(zip(faults, data.person_ids))
     homes = {fault: home_of(root / "state" / fault, client) for fault, client in by_fault.items()}
 

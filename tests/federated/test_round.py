@@ -14,11 +14,11 @@ import pytest
 import torch
 from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
 
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.errors import PlanError, RunError
 from gswgan.federated import round as module
 from gswgan.federated.messages import answer, pack, question, width
-from gswgan.federated.round import Round
+from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import sum_noise
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
@@ -227,7 +227,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rounds import answer_all, make_clients, make_round, people, small_plan
-from gswgan.critics.kernel import Embedding
+from gswgan.critics.embedding import Embedding
 from gswgan.federated import round as module
 
 def die(*arguments, **options):
@@ -318,7 +318,7 @@ def test_the_list_of_clients_is_the_planned_one(tmp_path: Path):
     plan = small_plan(DATA)
     for names in (DATA.person_ids[:-1], (*DATA.person_ids[:-1], DATA.person_ids[0])):
         with pytest.raises(PlanError, match="as planned"):
-            Round.create(tmp_path / "run", plan, names, 10)
+            create_run(tmp_path / "run", plan, names, 10)
     with pytest.raises(PlanError, match="deadline"):
-        Round.create(tmp_path / "run", plan, DATA.person_ids, 0)
+        create_run(tmp_path / "run", plan, DATA.person_ids, 0)
     assert module.MOST_SECONDS > 3600

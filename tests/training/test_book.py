@@ -132,6 +132,8 @@ def test_a_book_is_private_and_its_budget_is_fixed(book: Book) -> None:
     assert stat.S_IMODE(book.path.stat().st_mode) == 0o600
     with pytest.raises(RunError, match="cannot be changed"):
         Book.create(book.path, epsilon=20, delta=1e-5)
+    with pytest.raises(RunError, match="Make the folder"):
+        Book.create(book.path.parent / "nowhere" / "book", epsilon=20, delta=1e-5)
     with pytest.raises(RunError, match="gswgan book"):
         Book(book.path.with_name("nowhere"))
 

@@ -9,7 +9,7 @@ import torch
 
 from conftest import copied, tiny_images, tiny_plan
 from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.kernel import KernelCritic
+from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.errors import RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.training import centralized, checkpoint

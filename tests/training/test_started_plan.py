@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 def small(monkeypatch: pytest.MonkeyPatch, **changes) -> Plan:
     """Images of 8x8 with a start, which they have no need of: a few steps of each critic."""
-    monkeypatch.setattr("gswgan.training.gs_wgan.is_started", lambda facts: True)
+    monkeypatch.setattr("gswgan.training.gs_wgan_plan.is_started", lambda facts: True)
     monkeypatch.setattr(started, "rows_of_a_step", lambda facts: 6)
     monkeypatch.setattr(started, "CATCH_UP", 1)
     plan = make_plan(Facts.of(tiny_images()), preset="ensemble", shards=6, steps=3)

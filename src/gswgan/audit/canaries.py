@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gswgan.audit.one_run import OneRun, best_bound
 from gswgan.critics import Critic
-from gswgan.critics.kernel import Embedding, KernelSettings, RandomFeatures
+from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
 from gswgan.generators.generator import Generator

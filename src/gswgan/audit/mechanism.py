@@ -23,7 +23,7 @@ from gswgan.audit.worst_case import (
 from gswgan.critics.started import StartedSettings
 from gswgan.errors import AuditError
 from gswgan.privacy import Gaussian, PrivacyCost
-from gswgan.training.gs_wgan import load_preset
+from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.plan import Facts, PrivacySettings
 from gswgan.training.planner import guarantee, make_draft
 from gswgan.training.settings import check_whole

@@ -21,7 +21,7 @@ from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy.claims import Claim
 from gswgan.training import gs_wgan
 from gswgan.training.defaults import Defaults
-from gswgan.training.gs_wgan import kernel_draft, kernel_privacy
+from gswgan.training.gs_wgan_plan import check_kernel, kernel_draft, kernel_privacy
 from gswgan.training.method import Method, Wish
 from gswgan.training.plan import Draft, Facts, TrainingSettings
 
@@ -95,7 +95,7 @@ METHOD = Method(
     total=lambda draft, steps: _part(draft).total(draft, steps),
     critic=lambda plan, tools: _part(plan).make_critic(plan, tools),
     words=lambda draft: _part(draft).words(draft),
-    check=lambda plan: minibatch.check(plan) if _part(plan) is minibatch else gs_wgan.check_kernel(plan),
+    check=lambda plan: minibatch.check(plan) if _part(plan) is minibatch else check_kernel(plan),
     own_noise=lambda preset: 2 * PAPER_NOISE_SCALE if preset == "paper" else None,
     claimed=claimed,
 )

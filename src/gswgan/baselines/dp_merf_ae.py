@@ -18,25 +18,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gswgan.baselines import dp_merf_minibatch as minibatch
-from gswgan.baselines import dp_sgd
-from gswgan.baselines.discriminator import Convolution
+from gswgan.baselines.autoencoder import Autoencoder, AutoencoderSettings, train
 from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
 from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.generator import is_tiny
-from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures
-from gswgan.critics.warm_start import Stopped
+from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
-from gswgan.generators.decoded import CODE, DecodedGenerator, Decoder, on_sphere
+from gswgan.generators.decoded import CODE, DecodedGenerator
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Composed, Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled
+from gswgan.privacy import Composed, Contribution, Event, Gaussian, GaussianMechanism, Repeated
 from gswgan.privacy.claims import Claim
 from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, Plan, TrainingSettings
@@ -53,31 +50,6 @@ UPDATES, TINY_UPDATES = 400, 200
 
 EMBEDDING_SHARE = 0.25
 """Of the budget that the embedding has, about, counted in mu^2."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoencoderSettings:
-    """How the auto-encoder learns. The first four, with the number of records, are its part of the guarantee."""
-
-    noise_multiplier: float  # noise_std over clip_norm
-    learning_batch: int  # records an update, on average
-    releases: int  # updates
-    clip_norm: float = 1.0
-    learning_rate: float = 1e-3
-
-    @property
-    def contribution(self) -> Contribution:
-        """One clipped gradient a record."""
-        return Contribution(clip_norm=self.clip_norm)
-
-    def event(self, facts: Facts) -> Sampled:
-        """One update."""
-        return dp_sgd.update_event(
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            batch=self.learning_batch,
-            records=facts.records,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,33 +78,6 @@ class DPMerfAESettings:
     embedding: EmbeddingSettings | MinibatchSettings
 
 
-class Autoencoder(nn.Module):
-    """Images to the logits of images, by way of a code: convolutions that halve, a full layer, and the decoder."""
-
-    def __init__(self, *, image_size: int, channels: int, width: int) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        side, incoming, outgoing = image_size, channels, width
-        while side > 7:
-            layers += [Convolution(incoming, outgoing, 4, 2, 1), nn.LeakyReLU(0.2)]
-            side, incoming, outgoing = side // 2, outgoing, 2 * outgoing
-        self.encoder = nn.Sequential(*layers, nn.Flatten(), nn.Linear(incoming * side**2, CODE))
-        self.decoder = Decoder(channels=channels, image_size=image_size, width=width)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Codes [n, CODE] of images in [0, 1]: of each image by itself."""
-        return on_sphere(self.encoder(images))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of the pixels."""
-        return self.decoder.logits(self.encode(images))
-
-
-def reconstruction_loss(logits: Tensor, images: Tensor) -> Tensor:
-    """The cross-entropy of each image's pixels, [n]."""
-    return F.binary_cross_entropy_with_logits(logits, images, reduction="none").flatten(1).sum(dim=1)
-
-
 class CodeFeatures(RandomFeatures):
     """phi(encode(x)): random features of codes, of norm 1 as all are."""
 
@@ -157,7 +102,7 @@ class DPMerfAE:
             network = Autoencoder(
                 image_size=plan.facts.image_size, channels=plan.facts.channels, width=plan.generator.width
             )
-        self.autoencoder, self._device = network.to(tools.device), tools.device
+        self.autoencoder = network.to(tools.device)
         mechanism = GaussianMechanism(
             contribution=self.settings.contribution,
             event=self.settings.event(plan.facts),
@@ -193,25 +138,8 @@ class DPMerfAE:
         self.kernel.prepare(data, resumed=resumed)
 
     def _train(self, data: ImageData) -> None:
-        """DP-SGD with Adam: each update takes each record with probability q by a secret coin."""
-        images = torch.from_numpy(data.images).to(self._device)
-        adam = torch.optim.Adam(self.autoencoder.parameters(), lr=self.settings.learning_rate, fused=True)
-
-        def rows(members: np.ndarray) -> Tensor:
-            batch = images[torch.from_numpy(members).to(self._device)].to(torch.float32) / 255
-            return self.gradients.rows(reconstruction_loss, batch)
-
-        self.gradients.prepare(len(images))
         self._note(f"training the auto-encoder: {self.settings.releases} updates")
-        for update in range(self.settings.releases):
-            if self._stopped():
-                raise Stopped
-            members = self.gradients.draw(update)
-            dp_sgd.descend(
-                adam, self.autoencoder, self.gradients.release(f"auto-encoder update {update}", members, rows)
-            )
-            for group in adam.param_groups:  # down in a line: the last steps average the noise
-                group["lr"] = self.settings.learning_rate * (1 - (update + 1) / self.settings.releases)
+        train(self.autoencoder, self.gradients, data, self.settings, self._stopped)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Hand over the decoder, which never changes; the kernel critic's own step."""

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.kernel import KernelCritic, KernelSettings, RandomFeatures, products
+from gswgan.critics.kernel import KernelSettings, RandomFeatures, products
+from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator

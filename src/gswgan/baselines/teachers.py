@@ -17,7 +17,7 @@ from gswgan.critics.ensemble import Ensemble, EnsembleSettings
 from gswgan.critics.network import Buffers, CriticShape, Parameters
 from gswgan.errors import RunError
 from gswgan.privacy import GaussianMechanism, Streams
-from gswgan.training.gs_wgan import check_shards
+from gswgan.training.gs_wgan_plan import check_shards
 from gswgan.training.method import Wish
 from gswgan.training.plan import Plan
 

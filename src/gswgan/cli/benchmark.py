@@ -57,13 +57,11 @@ def benchmark(
         raise RunError(
             "benchmark", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'."
         )
-    import torch
-
     from gswgan.benchmark.cells import find_entries
     from gswgan.benchmark.run import benchmark as compare
     from gswgan.cli.real_data import load_data, load_held_out
+    from gswgan.cli.running import spare_threads
     from gswgan.synthesizer import pick_device
-    from gswgan.training.defaults import TINY
 
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     wanted = [part.strip() for part in methods.split(",") if part.strip()]
@@ -77,8 +75,7 @@ def benchmark(
         where: dict[str, Any] = {"spec": spec, "classes": classes}
         train = load_data(**where)
         sets.append((train, load_held_out(train, test_data, **where)))
-    if pick_device(device).type == "cpu" and all(train.image_size <= TINY for train, _ in sets):
-        torch.set_num_threads(1)  # as `gswgan train`
+    spare_threads(max(train.image_size for train, _ in sets), pick_device(device))
     try:
         with work_bar(errors) as (note, progress):
             found = compare(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gswgan.cli.console import console, progress_bar
+from gswgan.cli.console import console
+from gswgan.cli.running import progress_of
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _train(place: Path, plan: Plan, data: ImageData, device: torch.device) -> No
     if folder.is_finished:
         return
     console.print(place.name)
-    with progress_bar(plan.training.steps, lambda done: str(plan.guarantee)) as move:
+    with progress_of(plan) as move:
         ended = run(folder, data, device=device, progress=move, note=console.print)
     if not ended:
         console.print("stopped; the same command goes on")

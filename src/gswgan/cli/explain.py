@@ -52,6 +52,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
     )  # fmt: skip
     change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
     embedding = "the embedding, " if isinstance(plan.critic, KernelSettings | StartedSettings) else ""
+    several = ("  - a person with several records: m of them are protected as if the noise were m times smaller;",)
     releases = plan.releases()
     lines = []
     if statement.get("void"):
@@ -78,11 +79,10 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "What it does not cover",
         "  - private/, and anything printed with --show-private;",
         f"  - public facts: that the data set exists, {plan.facts.size}, its classes and image size;",
+        *(several if unit == "record" else ()),
         "  - other runs on the same data: their costs add up;",
         "  - choices made by looking at this data: settings, seeds, which run to publish.",
     ]
-    if unit == "record":
-        lines.append("  - a person with several records: m of them are protected as if the noise were m times smaller.")
     if statement.get("claimed"):
         claim = statement["claimed"]
         lines += [

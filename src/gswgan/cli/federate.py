@@ -11,7 +11,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gswgan.cli.console import console, progress_bar
+from gswgan.cli.console import console
+from gswgan.cli.running import progress_of, spare_threads
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
@@ -236,13 +237,10 @@ def _show(plan: Plan) -> None:
 
 def _hold_and_train(folder: RunFolder, device: str) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
-    import torch
-
     from gswgan.critics.kernel import KernelSettings
     from gswgan.federated.round import Round
     from gswgan.synthesizer import pick_device
     from gswgan.training.centralized import run
-    from gswgan.training.defaults import TINY
 
     plan, where = folder.plan(), pick_device(device)
     _show(plan)
@@ -250,11 +248,10 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     one_round = isinstance(plan.critic, KernelSettings)
     if not (Round(folder).is_released if one_round else folder.is_finished):
         _simulate(folder, plan, "clients" if one_round else "rounds", where)
-    if plan.facts.image_size <= TINY and where.type == "cpu":
-        torch.set_num_threads(1)
+    spare_threads(plan.facts.image_size, where)
     ended = folder.is_finished
     if one_round:
-        with progress_bar(plan.training.steps, lambda done: str(plan.guarantee)) as move:
+        with progress_of(plan) as move:
             ended = run(folder, None, device=where, progress=move, note=console.print)
     if not ended:
         console.print(f"stopped; continue with: gswgan federate simulate --resume {folder.root}")

@@ -204,7 +204,7 @@ def _account_run(run: Path) -> dict[str, Any]:
 
 def _account_preset(method: str, preset: str | None, records: int, delta: float | None) -> dict[str, Any]:
     from gswgan.privacy.events import in_words
-    from gswgan.training.gs_wgan import load_preset
+    from gswgan.training.gs_wgan_plan import load_preset
     from gswgan.training.plan import Facts
     from gswgan.training.planner import DELTA, guarantee, make_draft
     from gswgan.training.settings import check_whole, to_plain

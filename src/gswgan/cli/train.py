@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console, progress_bar
+from gswgan.cli.console import console
+from gswgan.cli.running import run_in_sight, show_private_score
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from gswgan.critics.one_pass import Workers
     from gswgan.data import ImageData, ImageStream
     from gswgan.training.plan import Plan
     from gswgan.training.run_folder import RunFolder
@@ -58,16 +58,18 @@ def train(
         rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
         help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
-        "or gan (NOT private).",
+        "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true) or paper (as published, for comparison); "
+        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true), ensemble-alone (never led by the kernel "
+        "critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: default or paper (as published); "
         "dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
     shards: Annotated[int | None, typer.Option(
         help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps. All but the kernel critic release in each.",
+    steps: Annotated[int | None, typer.Option(
+        help="Training steps. Each one releases with an ensemble and most baselines, none with the kernel critic.",
         rich_help_panel=_RUN)] = None,
     out: Annotated[Path | None, typer.Option(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
@@ -139,7 +141,7 @@ def train(
     kind = device if planning and device.partition(":")[0] == "cuda" else pick_device(device).type
     if source is not None:
         folder = _retrain(source, out, steps, kind, seed or 0)
-        _run(folder, None, device)
+        run_in_sight(folder, None, device)
         return
 
     from gswgan.cli.real_data import load_data, open_data
@@ -157,7 +159,7 @@ def train(
         if not folder.model.is_file():
             raise RunError("resume", str(resume), "the folder of a run that was stopped", "Check the path (--resume).")
         if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
-            _run(folder, None, device)
+            run_in_sight(folder, None, device)
             return
         where = folder.remembered_source() if data is None else where
     images = open_data(**where)
@@ -195,9 +197,9 @@ def train(
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
         folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where, entry)
-    _run(folder, images, device, readers, where)
+    run_in_sight(folder, images, device, readers, where)
     if show_private:
-        _show_private(folder)
+        show_private_score(folder)
 
 
 def _check_out(out: Path, *, given: bool) -> None:
@@ -254,67 +256,3 @@ def _free(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}-{number}")
     return free
-
-
-def _run(
-    folder: RunFolder,
-    images: ImageData | ImageStream | None,
-    device: str,
-    workers: Workers = 1,
-    where: dict[str, Any] | None = None,
-) -> None:
-    from functools import partial
-
-    import torch
-
-    from gswgan.cli.explain import outcome
-    from gswgan.cli.plan_text import describe
-    from gswgan.cli.ranks import ranks_of
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.centralized import run
-    from gswgan.training.defaults import TINY
-
-    plan = folder.plan()
-    if plan.facts.image_size <= TINY and pick_device(device).type == "cpu":
-        torch.set_num_threads(1)  # work this small gains little from threads, and on a busy machine they are far slower
-    console.print(describe(plan))
-    console.print(f"run folder: {folder.root}")
-
-    def spent(done: int) -> str:
-        if plan.guarantee is None:
-            return "NO guarantee"
-        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
-
-    ranks = ranks_of(plan, where)
-    with progress_bar(plan.training.steps, spent) as move:
-        ended = run(
-            folder, images, device=pick_device(device), progress=move, note=console.print,
-            workers=workers, reading=partial(move, unit="record"), ranks=ranks,
-        )  # fmt: skip
-    if not ended:
-        console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
-        raise typer.Exit(130)
-    console.print(outcome(folder))
-
-
-def _show_private(folder: RunFolder) -> None:
-    from gswgan.cli.real_data import EVERYBODY, load_data
-    from gswgan.errors import DataError
-    from gswgan.evaluation.classifiers import logistic_accuracy
-    from gswgan.synthesizer import load
-    from gswgan.training.run_folder import read_json
-
-    if folder.left_out.exists():
-        told = read_json(folder.left_out, "left_out.json")
-        console.print(f"PRIVATE: {told['left_out']} of {told['records']} records are no image of a known class.")
-    try:
-        test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
-    except DataError:
-        console.print("PRIVATE: this data has no held-out part to test on.")
-        return
-    images, labels = load(folder.root, device="cpu").sample(5000, seed=0)
-    if test.labels is None or len(set(labels.tolist())) < 2:
-        console.print("PRIVATE: nothing to score without labels.")
-        return
-    score = logistic_accuracy(images, labels, test.images, test.labels)
-    console.print(f"PRIVATE, not for release: logistic regression trained on synthetic, tested on real: {score:.3f}")

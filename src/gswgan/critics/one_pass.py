@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gswgan.critics.kernel import KernelSettings, RandomFeatures, products, record_blocks
+from gswgan.critics.embedding import record_blocks
+from gswgan.critics.kernel import KernelSettings, RandomFeatures, products
 from gswgan.critics.warm_start import Stopped, Store
 from gswgan.data.shards import Part
 from gswgan.data.stream import ImageStream, PartReader

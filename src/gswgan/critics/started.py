@@ -15,7 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from gswgan.critics.ensemble import Ensemble, EnsembleSettings
-from gswgan.critics.kernel import KernelCritic, KernelSettings
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.critics.ranks import SpreadEnsemble
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator

@@ -16,10 +16,6 @@ import numpy as np
 from gswgan.data.dataset import ImageData
 from gswgan.errors import DataError
 
-PAPER_GOOD = (0.939, 1.0)
-"""Accuracy at a client whose data the paper trains on for sample quality (866 of 3400 users; appendix)."""
-PAPER_SUSPECTED = (0.0, 0.882)
-"""Accuracy at a client that the paper suspects of a bug (2136 of 3400 users; appendix)."""
 MAX_CLIENTS = 100_000
 _STREAM = int.from_bytes(b"dirichlet", "big")  # the same seed gives other numbers to other purposes
 
@@ -66,8 +62,9 @@ def keep_clients(
 ) -> ImageData:
     """Leave out the records of clients with fewer than `min_records`, or at which `judge` is outside `accuracy`.
 
-    The bounds belong to the range; the paper's are `PAPER_GOOD` and `PAPER_SUSPECTED`. They must be chosen, and the
-    judge trained, without the protected data. The list of clients and `public_records` stay as they were.
+    The bounds belong to the range. The paper's (appendix) are 0.939 and 1 for sample quality (866 of its 3400 users),
+    0 and 0.882 for clients suspected of a bug (2136). They must be chosen, and the judge trained, without the protected
+    data. The list of clients and `public_records` stay as they were.
     """
     if not isinstance(min_records, int) or isinstance(min_records, bool) or min_records < 1:
         raise DataError("min_records", min_records, "a whole number of at least 1", "Pass --min-records 20, say.")

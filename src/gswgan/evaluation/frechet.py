@@ -56,16 +56,9 @@ class Moments:
             return
         mean = rows.mean(0)
         centred = rows - mean
-        self._join(len(rows), mean, centred.T @ centred)
-
-    def merge(self, other: Moments) -> None:
-        """Take in what another accumulator has seen: the same as one pass over both."""
-        if other.count:
-            self._join(other.count, other._mean, other._scatter)
-
-    def _join(self, count: int, mean: Tensor, scatter: Tensor) -> None:
+        count, scatter = len(rows), centred.T @ centred
         if self.count == 0:
-            self.count, self._mean, self._scatter = count, mean.clone(), scatter.clone()
+            self.count, self._mean, self._scatter = count, mean, scatter
             return
         if len(mean) != self.dimension:
             raise DataError("features", f"{len(mean)} a row", f"{self.dimension} a row, as before")

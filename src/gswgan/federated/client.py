@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.kernel import RandomFeatures, person_row
+from gswgan.critics.embedding import person_row
+from gswgan.critics.kernel import RandomFeatures
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError, GswganError
 from gswgan.evaluation.choice import choose_clients

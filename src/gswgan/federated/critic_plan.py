@@ -11,15 +11,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from gswgan.baselines import find_method
 from gswgan.errors import PlanError
-from gswgan.federated.trust import Trust, in_relation, spent, trust_of
+from gswgan.federated.trust import (
+    UNTRUSTED,
+    Trust,
+    check_clients,
+    in_relation,
+    promise,
+    spent,
+    to_each,
+    trust_of,
+)
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of
 from gswgan.training.advice import BEARABLE, ensemble_noise
-from gswgan.training.gs_wgan import load_preset
+from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, epsilon_curve, guarantee
@@ -51,8 +60,7 @@ def make_critic_plan(
     insecure_reproducible: bool = False,
 ) -> Plan:
     """The centralized ensemble with one client a shard, and the relation, observer and noise of the trust model."""
-    if facts.persons is None or facts.persons < 2:
-        raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
+    clients = check_clients(facts)
     given, recipe, central = load_preset(preset)["privacy"], find_method("gswgan"), trust == "trusted-aggregator"
     if given["sampling"] == "one" and (central or rate is not None or epsilon is not None):
         found = (trust, rate, epsilon)
@@ -64,16 +72,15 @@ def make_critic_plan(
         raise PlanError("rate", rate, "above 0, at most 1; 1 with an untrusted server, who knows whom it asks")
     delta = check_delta(given.get("delta", DELTA) if delta is None else delta)
     rounds = given.get("releases", ROUNDS) if rounds is None else check_whole("rounds", rounds, 1, MOST_STEPS)
-    share = rate or (1.0 if facts.persons <= MANY or not central else FEWER)
+    share = rate or (1.0 if clients <= MANY or not central else FEWER)
     wish = Wish(
-        facts=facts, preset=preset, delta=delta, shards=facts.persons, steps=rounds, seed=seed, device=device,
+        facts=facts, preset=preset, delta=delta, shards=clients, steps=rounds, seed=seed, device=device,
     )  # fmt: skip
-    neighbours: Neighbours = "zeroed" if central else "replace-one"
+    observer, neighbours = promise(trust)
 
     def draft(noise: float) -> Draft:
         made = recipe.draft(wish, noise)
         assert made.privacy is not None
-        observer: Literal["public", "server"] = "public" if central else "server"
         privacy = dataclasses.replace(made.privacy, neighbours=neighbours, observer=observer)
         if privacy.sampling != "one":
             privacy = dataclasses.replace(privacy, sampling="poisson" if share < 1 else "all", rate=share)
@@ -156,10 +163,8 @@ def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     planned, trust, recorded = plan.guarantee, trust_of(plan), tuple(events)
 
     def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
-        total, accountant = (
-            Composed(events=tuple(_moved(event, neighbours) for event in recorded)),
-            Accountant(neighbours),
-        )
+        total = Composed(events=tuple(_moved(event, neighbours) for event in recorded))
+        accountant = Accountant(neighbours)
         epsilon = accountant.epsilon(total, planned.delta)
         if neighbours == planned.neighbours:
             epsilon = max(epsilon, planned.epsilon)
@@ -168,31 +173,22 @@ def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
             sampling=planned.sampling, accountant=accountant.method(total),
         ).to_json()  # fmt: skip
 
-    if trust == "trusted-aggregator":
-        return {
-            "trust": trust,
-            "guarantees": [cost("public", "zeroed"), cost("public", "replace-one")],
-            "open_to": [{"observer": "server", "epsilon": None, "why": _SEES}],
-            "assumed": [
-                "the server adds the noise, tosses the coins, keeps both secret, and removes the answers after a round",
-                "a client is one person; one that does not answer counts as zero, and nobody takes its place",
-            ],
-        }
-    asked = {
-        "one": "the server draws whom it asks without looking at the data; a client's cap holds whomever it asks",
-    }
     assert plan.privacy is not None
-    return {
-        "trust": trust,
-        "guarantees": [cost("server", "replace-one"), cost("public", "replace-one")],
-        "open_to": [],
-        "assumed": [
+    if trust == "trusted-aggregator":
+        assumed = [
+            "the server adds the noise, tosses the coins, keeps both secret, and removes the answers after a round",
+            "a client is one person; one that does not answer counts as zero, and nobody takes its place",
+        ]
+    else:
+        assumed = [
             "the client runs this software with good entropy; the server may do as it likes, with any fakes",
-            "whether and when a client answers does not depend on its data",
-            "the noise of other clients is not counted on: the public is promised what the server is promised",
-            *([asked[plan.privacy.sampling]] if plan.privacy.sampling in asked else []),
-        ],
-    }
+            *UNTRUSTED,
+        ]
+        if plan.privacy.sampling == "one":
+            assumed.append(
+                "the server draws whom it asks without looking at the data; a client's cap holds whomever it asks"
+            )
+    return to_each(trust, cost, sees=_SEES, assumed=assumed)
 
 
 def _moved(event: BaseEvent, neighbours: Neighbours) -> BaseEvent:

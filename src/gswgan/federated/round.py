@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.kernel import Embedding, embed_persons
+from gswgan.critics.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
@@ -87,8 +87,8 @@ class Round:
     """The one round of a federated run."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Of a folder made by `create`; a round that was interrupted goes on where it stopped."""
-        self.folder, self.plan = folder, folder.plan()
+        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped."""
+        self.folder, self.plan = folder, check_one_round(folder.plan())
         private = folder.private
         self._opened, self._closed, self.log = (
             private / "opened.json",
@@ -103,20 +103,6 @@ class Round:
         self._digests: dict[str, str] = {}
         self._nodes: dict[int, str] = {}
         self._recall()
-
-    @classmethod
-    def create(
-        cls,
-        root: Path,
-        plan: Plan,
-        clients: tuple[str, ...],
-        seconds: float,
-        *,
-        source: dict[str, Any] | None = None,
-        spread: dict[str, Any] | None = None,
-    ) -> Round:
-        """A new run with its round, not yet begun; see `create_run`."""
-        return cls(create_run(root, check_one_round(plan), clients, seconds, source=source, spread=spread))
 
     @property
     def is_released(self) -> bool:

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
+from gswgan.critics.embedding import count_weight
 from gswgan.critics.ensemble import EnsembleSettings
-from gswgan.critics.kernel import KernelSettings, count_weight
+from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours
 from gswgan.training.advice import BEARABLE
 from gswgan.training.defaults import gradient_noise
-from gswgan.training.gs_wgan import kernel_privacy
+from gswgan.training.gs_wgan_plan import kernel_privacy
 from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import DELTA, EPSILON, guarantee
@@ -34,6 +35,12 @@ EXACT = "exact Gaussian (Balle and Wang 2018)"
 """How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
+
+UNTRUSTED = (
+    "whether and when a client answers does not depend on its data",
+    "the noise of other clients is not counted on: the public is promised what the server is promised",
+)
+"""What is assumed where the server is not trusted, whichever critic there is."""
 
 _SEES = (
     "it is trusted: it receives every client's clipped class sums in the clear, and adds the noise that protects them "
@@ -72,6 +79,18 @@ def check_one_round(plan: Plan) -> Plan:
     return plan
 
 
+def promise(trust: Trust) -> tuple[Literal["public", "server"], Neighbours]:
+    """To whom the epsilon that is asked for is promised, and for which neighbours."""
+    return ("public", "zeroed") if trust == "trusted-aggregator" else ("server", "replace-one")
+
+
+def check_clients(facts: Facts) -> int:
+    """The number of clients, if there are enough."""
+    if facts.persons is None or facts.persons < 2:
+        raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
+    return facts.persons
+
+
 def make_federated_plan(
     facts: Facts,
     *,
@@ -84,15 +103,12 @@ def make_federated_plan(
     insecure_reproducible: bool = False,
 ) -> Plan:
     """The centralized plan by person with the relation, the observer and the noise of the trust model."""
-    if facts.persons is None or facts.persons < 2:
-        raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
+    check_clients(facts)
     delta = check_delta(DELTA if delta is None else delta)
     wish = Wish(facts=facts, preset="default", delta=delta, steps=steps, seed=seed, device=device)
-    central = trust == "trusted-aggregator"
-    neighbours: Neighbours = "zeroed" if central else "replace-one"
+    observer, neighbours = promise(trust)
 
     def privacy(noise: float) -> PrivacySettings:
-        observer: Literal["public", "server"] = "public" if central else "server"
         return dataclasses.replace(kernel_privacy(wish, noise), neighbours=neighbours, observer=observer)
 
     target = check_epsilon(EPSILON if epsilon is None else epsilon)
@@ -182,22 +198,24 @@ def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
         ).to_json()
 
     if trust == "trusted-aggregator":
-        return {
-            "trust": trust,
-            "guarantees": [cost("public", "zeroed"), cost("public", "replace-one")],
-            "open_to": [{"observer": "server", "epsilon": None, "why": _SEES}],
-            "assumed": [
-                "the server adds the noise, publishes nothing else, and removes the answers when the round is over",
-                "a client is one person, and answers once",
-            ],
-        }
+        assumed = [
+            "the server adds the noise, publishes nothing else, and removes the answers when the round is over",
+            "a client is one person, and answers once",
+        ]
+    else:
+        assumed = ["the client runs this software with good entropy; the server may do as it likes", *UNTRUSTED]
+    return to_each(trust, cost, sees=_SEES, assumed=assumed)
+
+
+def to_each(
+    trust: Trust, cost: Callable[[str, Neighbours], dict[str, Any]], *, sees: str, assumed: list[str]
+) -> dict[str, Any]:
+    """What is guaranteed to each observer, to whom a client is open, and why, as privacy.json has it."""
+    trusted = trust == "trusted-aggregator"
+    observer, neighbours = promise(trust)
     return {
         "trust": trust,
-        "guarantees": [cost("server", "replace-one"), cost("public", "replace-one")],
-        "open_to": [],
-        "assumed": [
-            "the client runs this software with good entropy; the server may do as it likes",
-            "whether and when a client answers does not depend on its data",
-            "the noise of other clients is not counted on: the public is promised what the server is promised",
-        ],
+        "guarantees": [cost(observer, neighbours), cost("public", "replace-one")],
+        "open_to": [{"observer": "server", "epsilon": None, "why": sees}] if trusted else [],
+        "assumed": assumed,
     }

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gswgan.baselines.dp_merf_ae import EmbeddingSettings
-from gswgan.critics.kernel import Embedding, KernelSettings
+from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel import KernelSettings
 from gswgan.federated.trust import sum_noise
 from gswgan.generators import build_network
 from gswgan.privacy.mechanism import GRID_BITS

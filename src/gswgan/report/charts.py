@@ -7,7 +7,7 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 
-from gswgan.critics.kernel import RARE, Embedding
+from gswgan.critics.embedding import RARE, Embedding
 from gswgan.report.figures import BLUE, INK, LINE, MUTED, ORANGE, Figure, draw
 from gswgan.report.release import STRIP, Release
 from gswgan.report.words import figure, plural

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.critics.kernel import Embedding, KernelSettings
+from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
 from gswgan.privacy.events import tally

@@ -74,9 +74,11 @@ class Book:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             append_durably(path, text, mode=0o600)
+        except FileExistsError as wrong:
+            raise RunError("book", str(path), "a new file", "The budget of a book cannot be changed.") from wrong
         except OSError as wrong:
-            expected = f"a new file ({wrong.strerror})"
-            raise RunError("book", str(path), expected, "The budget of a book cannot be changed.") from wrong
+            expected = f"a new file in a folder that is there ({wrong.strerror})"
+            raise RunError("book", str(path), expected, "Make the folder, or choose another file.") from wrong
         return cls(path)
 
     def check(self, plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""From a method, public facts and a target epsilon to a plan. This is the only place that calibrates noise."""
+"""From a method, public facts and a target epsilon to a plan and its noise (of clients: federated/trust.py)."""
 
 from __future__ import annotations
 

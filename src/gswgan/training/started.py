@@ -80,7 +80,7 @@ def total(draft: Draft, steps: int) -> Event:
     return Composed(events=(start, draft.privacy.total(steps - settings.steps)))
 
 
-def check(settings: StartedSettings, facts: Facts) -> None:
+def check(facts: Facts) -> None:
     """A start by record."""
     if facts.persons is not None:
         raise PlanError("persons", facts.persons, "none: the start protects one record at a time")

@@ -1,0 +1,95 @@
+"""A training run on the console: the plan, a bar while it lasts, and what it leaves."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gswgan.cli.console import Move, console, progress_bar
+
+if TYPE_CHECKING:
+    import torch
+
+    from gswgan.critics.one_pass import Workers
+    from gswgan.data import ImageData, ImageStream
+    from gswgan.training.plan import Plan
+    from gswgan.training.run_folder import RunFolder
+
+
+def spare_threads(image_size: int, device: torch.device) -> None:
+    """One thread for the tiniest images: they gain little from more, and are far slower on a busy machine."""
+    import torch
+
+    from gswgan.training.defaults import TINY
+
+    if image_size <= TINY and device.type == "cpu":
+        torch.set_num_threads(1)
+
+
+def progress_of(plan: Plan) -> AbstractContextManager[Move]:
+    """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
+
+    def spent(done: int) -> str:
+        if plan.guarantee is None:
+            return "NO guarantee"
+        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
+
+    return progress_bar(plan.training.steps, spent)
+
+
+def run_in_sight(
+    folder: RunFolder,
+    images: ImageData | ImageStream | None,
+    device: str,
+    workers: Workers = 1,
+    where: dict[str, Any] | None = None,
+) -> None:
+    """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
+    from gswgan.cli.explain import outcome
+    from gswgan.cli.plan_text import describe
+    from gswgan.cli.ranks import ranks_of
+    from gswgan.synthesizer import pick_device
+    from gswgan.training.centralized import run
+
+    plan, place = folder.plan(), pick_device(device)
+    spare_threads(plan.facts.image_size, place)
+    console.print(describe(plan))
+    console.print(f"run folder: {folder.root}")
+
+    ranks = ranks_of(plan, where)
+    with progress_of(plan) as move:
+        ended = run(
+            folder, images, device=place, progress=move, note=console.print,
+            workers=workers, reading=partial(move, unit="record"), ranks=ranks,
+        )  # fmt: skip
+    if not ended:
+        console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
+        raise typer.Exit(130)
+    console.print(outcome(folder))
+
+
+def show_private_score(folder: RunFolder) -> None:
+    """What real held-out data says of the generator: not for release."""
+    from gswgan.cli.real_data import EVERYBODY, load_data
+    from gswgan.errors import DataError
+    from gswgan.evaluation.classifiers import logistic_accuracy
+    from gswgan.synthesizer import load
+    from gswgan.training.run_folder import read_json
+
+    if folder.left_out.exists():
+        told = read_json(folder.left_out, "left_out.json")
+        console.print(f"PRIVATE: {told['left_out']} of {told['records']} records are no image of a known class.")
+    try:
+        test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
+    except DataError:
+        console.print("PRIVATE: this data has no held-out part to test on.")
+        return
+    images, labels = load(folder.root, device="cpu").sample(5000, seed=0)
+    if test.labels is None or len(set(labels.tolist())) < 2:
+        console.print("PRIVATE: nothing to score without labels.")
+        return
+    score = logistic_accuracy(images, labels, test.images, test.labels)
+    console.print(f"PRIVATE, not for release: logistic regression trained on synthetic, tested on real: {score:.3f}")
