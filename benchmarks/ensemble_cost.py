@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.data import make_image_data
 from gswgan.generators import GeneratorSettings

@@ -26,7 +26,8 @@ from ensemble import BETAS, LEARNING_RATE, PENALTY, Bench, flops
 from gswgan.captured import Captured
 from gswgan.critics import convolution, loss, network
 from gswgan.critics.adam import adam_step, init_adam
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape, init_critics
 from gswgan.critics.stack import Stack
 from gswgan.critics.warm_start import WarmStart

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from gswgan.audit.canaries import Canaries, Seen, Tamper
 from gswgan.critics import Critic
-from gswgan.critics.ensemble import Ensemble, Shards
+from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.critics.shards import Shards
 from gswgan.data import ImageData, partition
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams

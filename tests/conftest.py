@@ -14,7 +14,7 @@ import torch
 
 from gswgan.baselines import dp_merf_ae
 from gswgan.baselines.teachers import Teachers
-from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.data import ImageData, make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings

@@ -12,7 +12,8 @@ from scipy.stats import kstest
 
 from conftest import changed_in_one_record, different_teachers, tiny_generator, tiny_images
 from gswgan.baselines.g_pate import GPate, GPateSettings, ballots, total_event
-from gswgan.critics.ensemble import EnsembleSettings, Shards
+from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.shards import Shards
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError, RunError
 from gswgan.generators.generator import Generator

@@ -13,8 +13,8 @@ from scipy.stats import kstest
 
 from conftest import changed_in_one_record, different_teachers, tiny_generator, tiny_images
 from gswgan.baselines.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
-from gswgan.critics.ensemble import Shards
 from gswgan.critics.network import CriticShape, init_critics, score
+from gswgan.critics.shards import Shards
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from conftest import tiny_images
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Mechanism
+from gswgan.critics.ensemble import Ensemble, Mechanism
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.ranks import Ranks, Summand, obey
 from gswgan.privacy import Contribution, Streams

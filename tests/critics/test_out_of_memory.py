@@ -11,7 +11,7 @@ from test_ensemble import BATCH, Fakes, critic_state, make, same
 from test_warm_start import WARM, Memory, warmed
 
 from conftest import tiny_images
-from gswgan.critics import ensemble as critics
+from gswgan.critics import learners as critics
 from gswgan.critics.ensemble import Ensemble
 from gswgan.errors import RunError
 from gswgan.privacy import mechanism as barrier

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from conftest import tiny_images
-from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.started import Started, StartedSettings
 from gswgan.privacy import Gaussian
 

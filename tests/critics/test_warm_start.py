@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from conftest import tiny_images
-from gswgan.critics import ensemble as critics
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics import learners as critics
+from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.warm_start import Stopped, TimeLeft, WarmStart
 from gswgan.generators import GeneratorSettings

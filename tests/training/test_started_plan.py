@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import tiny_images
-from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.started import StartedSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, Composed, Gaussian, Repeated, Sampled

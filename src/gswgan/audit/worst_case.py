@@ -20,8 +20,9 @@ from torch import Tensor
 
 from gswgan.audit.step_law import StepLaw
 from gswgan.critics.embedding import embed
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData
 from gswgan.errors import AuditError

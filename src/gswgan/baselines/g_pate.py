@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gswgan.baselines.generator import gan_generator, is_tiny
 from gswgan.baselines.teachers import Teachers, check_teachers, number_of_teachers
-from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.loss import generator_gradient
 from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData

@@ -30,7 +30,7 @@ from gswgan.baselines.generator import gan_generator, is_tiny
 from gswgan.baselines.teachers import Teachers, check_teachers, number_of_teachers
 from gswgan.critics.adam import AdamState, adam_step, init_adam
 from gswgan.critics.convolution import row_sum
-from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import Buffers, CriticShape, Parameters, Weights, image_gradient, init_critics, score
 from gswgan.data import ImageData
 from gswgan.errors import PlanError

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import Buffers, CriticShape, Parameters
 from gswgan.errors import RunError
 from gswgan.privacy import GaussianMechanism, Streams

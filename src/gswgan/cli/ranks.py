@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.critics.ensemble import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.ranks import Ranks, Summand, obey, ours
 from gswgan.critics.started import StartedSettings
 from gswgan.errors import PlanError

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings
+from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.kernel import KernelSettings
 from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.ranks import SpreadEnsemble
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator

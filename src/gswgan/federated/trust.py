@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 
 from gswgan.baselines import find_method
 from gswgan.critics.embedding import count_weight
-from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon

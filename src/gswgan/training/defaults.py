@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.training.plan import Facts, TrainingSettings

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble import Ensemble, EnsembleSettings, Mechanism
+from gswgan.critics.ensemble import Ensemble, Mechanism
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.one_pass import OnePass
 from gswgan.critics.ranks import SpreadEnsemble, Summed

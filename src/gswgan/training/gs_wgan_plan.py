@@ -10,8 +10,8 @@ from importlib import resources
 from typing import Any
 
 from gswgan.critics.embedding import RARE, count_weight
-from gswgan.critics.ensemble import EnsembleSettings
 from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.started import StartedSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian
