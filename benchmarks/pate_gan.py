@@ -89,7 +89,7 @@ def main() -> None:
         found = stall(changed(plan, remedy), data, options.device)
         print(f"{name}: {found}", flush=True)
         rows.append({"remedy": name, "settings": remedy, **found})
-    record(options.out, {"data": options.data, "privacy": plan.guarantee, "plan": plan.to_json(), "runs": rows})
+    record(options.out, {"data": options.data, "plan": plan.to_json(), "runs": rows})
 
 
 if __name__ == "__main__":
