@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -269,7 +270,8 @@ def test_every_page_reads_sensibly(method: str, finished) -> None:
     assert account.exit_code == 0
     pages["account"] = account.output
     for name, text in pages.items():
-        assert "None" not in text.replace("**None.**", ""), name
+        words = re.sub(r"base64,[^\"]*", "", text)  # four letters of a picture may be anything
+        assert "None" not in words.replace("**None.**", ""), name
         if method == "gan":
             assert "WITHOUT differential privacy" in text, name
             assert "epsilon 1" not in text, name
