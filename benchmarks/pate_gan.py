@@ -30,7 +30,7 @@ KEPT = ("unanimous_since", "vanished_at", "gradient_norm", "labelled_real", "vot
 
 
 def remedies(settings: PateGanSettings, width: int) -> dict[str, dict[str, Any]]:
-    """What differs from the method as it is; `rounds` says how many generator steps make up for the updates."""
+    """What differs from the method as it is; `steps` times as many generator steps keep the number of releases."""
     return {
         "as it is": {},
         "initial weights times 0.3": {"gain": 0.3},
