@@ -3,8 +3,9 @@
     python benchmarks/curves.py --data mnist fashion-mnist --device cuda --out benchmarks/results/curves
     python benchmarks/curves.py --data mnist fashion-mnist --out benchmarks/results/curves --figures docs
 
-A cell is one training of preset `ensemble-alone`, one seed; its JSON is its result. Cells that are there are not made
-again, so the command may be stopped and given again. Plans are made where dp-accounting is (`--plans-only` stops
+A cell is one training of preset `ensemble-alone`, one seed (one of DP-SGD GAN stands beside it in the figures of the
+gradients' norms); its JSON is its result. Cells that are there are not made again, so the command may be stopped and
+given again. Plans are made where dp-accounting is (`--plans-only` stops
 after them) and may be carried to where it is not. The kernel critic's points are the recorded runs of `train_plan.py`.
 MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
 """
@@ -47,6 +48,7 @@ def cells(*, long: int, short: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"iterations": {"epsilon": 10.0, "steps": long}}
     found |= {f"noise-{epsilon:g}": {"epsilon": epsilon, "steps": short} for epsilon in EPSILONS[:-1]}
     found |= {f"critics-{count}": {"epsilon": 10.0, "steps": short, "shards": count} for count in CRITICS}
+    found["dp-sgd"] = {"epsilon": 10.0, "steps": long, "method": "dp-sgd-gan", "preset": None}
     return found
 
 
@@ -88,22 +90,22 @@ def main() -> None:
         if name not in scorers:
             wanted = argparse.Namespace(only="all", first=None, inception_weights=options.inception_weights)
             scorers = {name: Scorer(name, plan.facts.classes, device, wanted)}
-        record(path, {"data": name, "cell": cell, "plan": plan.to_json(), **trained(plan, scorers[name], device)})
+        record(path, {"data": name, "cell": cell, "plan": plan.to_json(), **trained(plan, cell, scorers[name], device)})
 
 
 def plan_of(path: Path, name: str, wish: dict[str, Any]) -> Plan:
     """The plan that is there, or a new one."""
     if not path.exists():
         facts = Facts.of(load_data(name))
-        make_plan(facts, preset="ensemble-alone", device="cuda", **wish).save(path)
+        make_plan(facts, **{"preset": "ensemble-alone", "device": "cuda", **wish}).save(path)
     return Plan.load(path)
 
 
-def trained(plan: Plan, scorer: Scorer, device: torch.device) -> dict[str, Any]:
+def trained(plan: Plan, cell: str, scorer: Scorer, device: torch.device) -> dict[str, Any]:
     """A whole training: a point for each step at which the plan states epsilon, and the norms of the gradients."""
     points: list[dict[str, float]] = []
     norms: list[dict[str, Any]] = []
-    stated = dict(plan.curve) if plan.privacy is not None and plan.training.steps >= LONG else {}
+    stated = dict(plan.curve or ()) if cell == "iterations" else {}
     stated[plan.training.steps] = plan.guarantee.epsilon if plan.guarantee is not None else float("nan")
     began = time.perf_counter()
     with TemporaryDirectory() as temporary:
@@ -138,7 +140,7 @@ def scores(generator: Generator, scorer: Scorer) -> dict[str, float]:
 
 
 def draw(name: str, folder: Path, figures: Path) -> None:
-    """Figures 4 and A.2 of the paper (IS and FID), and 2 and A.1 (norms), for the ensemble."""
+    """Figures 4 and A.2 of the paper (IS and FID) for the ensemble, and 2 and A.1 (norms) for both methods."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -172,25 +174,26 @@ def draw(name: str, folder: Path, figures: Path) -> None:
             axis.grid(alpha=0.3)
         axes[row][0].set_ylabel(title)
     axes[0][0].legend()
-    figure.suptitle(f"{TITLES[name]}, delta 1e-5, one record replaced")
+    figure.suptitle(f"{TITLES[name]}, delta 1e-5, one record replaced, observer: the public")
     figures.mkdir(parents=True, exist_ok=True)
     figure.savefig(figures / f"curves-{name}.png", dpi=120)
     plt.close(figure)
     if "iterations" not in found:
         return
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained", sharey=True)
-    rows = [row for row in found["iterations"]["gradients"] if "norm_before" in row]
-    for axis, moment in zip(axes, ("before", "after"), strict=True):
-        quantiles = np.array([row[f"norm_{moment}"] for row in rows])
-        steps = [row["step"] for row in rows]
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.8), layout="constrained")
+    panels = [(cell, moment) for cell in ("dp-sgd", "iterations") if cell in found for moment in ("before", "after")]
+    for axis, (cell, moment) in zip(axes, panels):
+        rows = [row for row in found[cell]["gradients"] if "norm_before" in row]
+        quantiles, steps = np.array([row[f"norm_{moment}"] for row in rows]), [row["step"] for row in rows]
         axis.fill_between(steps, quantiles[:, 1], quantiles[:, 5], alpha=0.25, color="#1f77b4", label="5 % to 95 %")
         axis.plot(steps, quantiles[:, 3], color="#1f77b4", label="median")
-        axis.set_title(f"{moment} clipping")
+        axis.set_title(f"{'DP-SGD GAN' if cell == 'dp-sgd' else 'ensemble'}, {moment} clipping", fontsize="medium")
+        axis.set_ylim(0)
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("norm of a critic's gradient")
+    axes[0].set_ylabel("norm of what is clipped")
     axes[0].legend()
-    figure.suptitle(f"{TITLES[name]}, preset ensemble-alone, epsilon 10")
+    figure.suptitle(f"{TITLES[name]}, both at epsilon 10, delta 1e-5, one record replaced, observer: the public")
     figure.savefig(figures / f"gradient-norms-{name}.png", dpi=120)
     plt.close(figure)
 

@@ -22,7 +22,6 @@ from gswgan.baselines import find_method
 from gswgan.data import load_data
 from gswgan.federated.critic_plan import make_critic_plan, statement
 from gswgan.federated.trust import in_relation
-from gswgan.generators import GeneratorSettings
 from gswgan.privacy import Accountant, Repeated, Sampled
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
@@ -33,8 +32,6 @@ CANDIDATES: dict[str, dict[str, Any]] = {  # preset ensemble, epsilon 10, one wr
     "writers-q0.2": {"rate": 0.2, "rounds": 1000},
     "writers-q0.3-short": {"rate": 0.3, "rounds": 600},
 }
-GENERATOR = GeneratorSettings(architecture="smooth-resnet", width=64, latent=10)
-"""The best of those tried with the centralized ensemble."""
 
 
 def main() -> None:
@@ -53,8 +50,7 @@ def main() -> None:
         plan = make_critic_plan(
             facts, epsilon=10, delta=DELTA, rate=wish["rate"], rounds=rounds, device=options.device
         )  # fmt: skip
-        generator = GENERATOR if options.device == "cuda" else plan.generator
-        save(options.out / f"{name}.json", dataclasses.replace(plan, generator=generator))
+        save(options.out / f"{name}.json", plan)
     rounds = max(1, round(options.scale * options.rounds))
     published = make_critic_plan(
         facts, preset="paper-federated", trust="untrusted-server", rounds=rounds, device=options.device

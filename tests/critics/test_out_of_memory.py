@@ -103,18 +103,28 @@ def test_a_warm_start_begins_anew_with_smaller_chunks_and_goes_on_with_them(mech
 
 @pytest.mark.gpu
 def test_a_gpu_with_little_memory(mechanism_for, stripes):  # pragma: no cover
-    """Real exhaustion: with a cap on the process, the chunk halves and as many releases are recorded as steps."""
+    """Real exhaustion: with 0.6 of the memory that steps take, chunks halve, and each step is still one release."""
     device = torch.device("cuda")
-    ensemble = make(stripes, mechanism_for, rate=1.0, count=96, width=64, device=device)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    held, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((held + 512 * 2**20) / total)
-    try:
+
+    def work(cap: float | None) -> tuple[Ensemble, int]:
+        ensemble = make(stripes, mechanism_for, rate=1.0, count=96, width=64, device=device)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        held, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
+        if cap is not None:
+            torch.cuda.set_per_process_memory_fraction((held + cap) / total)
         for step in range(6):
             ensemble.learn(step, OnDevice())
             fake, labels = OnDevice().fakes(BATCH, "judged", step)
             assert ensemble.upstream_gradient(fake, labels).isfinite().all()
+        return ensemble, torch.cuda.max_memory_reserved() - held
+
+    whole, taken = work(None)
+    assert whole.chunk == 96
+    del whole
+    try:
+        ensemble, _ = work(0.6 * taken)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert ensemble.chunk < 96

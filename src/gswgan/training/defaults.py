@@ -159,7 +159,7 @@ def ensemble_defaults(facts: Facts, device: str) -> Defaults:
             betas=(0.9, 0.99),
             precision="bfloat16" if fast else "float32",
         )
-        generator = GeneratorSettings(architecture="resnet", width=128 if fast else 32)
+        generator = GeneratorSettings(architecture="smooth-resnet", width=64 if fast else 32)
         optimizer = OptimizerSettings(learning_rate=5e-4, betas=(0.9, 0.99), average=0.995)
     training = TrainingSettings(steps=release.releases, batch_size=release.rows, mixed_precision=fast)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
