@@ -7,6 +7,7 @@ function is simply called.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,10 +59,16 @@ class Captured:
 
 
 def aside(work: Callable[[], Tensor | None]) -> Tensor | None:
-    """Do the work on a stream of its own, as recording asks for."""
-    stream = torch.cuda.Stream()
+    """Do the work on another stream, as recording asks for."""
+    stream = _another_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         result = work()
     torch.cuda.current_stream().wait_stream(stream)
     return result
+
+
+@functools.cache
+def _another_stream(device: int) -> torch.cuda.Stream:
+    """One for all: on each new stream a library takes memory for itself (cuBLAS 32 MiB) and keeps it."""
+    return torch.cuda.Stream(device)

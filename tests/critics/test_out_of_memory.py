@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import math
 from collections.abc import Callable
 
 import pytest
@@ -103,32 +105,32 @@ def test_a_warm_start_begins_anew_with_smaller_chunks_and_goes_on_with_them(mech
 
 @pytest.mark.gpu
 def test_a_gpu_with_little_memory(mechanism_for, stripes):  # pragma: no cover
-    """Real exhaustion: with 0.6 of the memory that steps take, chunks halve, and each step is still one release."""
-    device = torch.device("cuda")
+    """Real exhaustion: less and less of the memory that steps take, until chunks halve; still one release a step."""
+    shares, shape = iter((0.8, 0.6, 0.4)), {"count": 96, "width": 64, "learning_batch": 512}
 
-    def work(cap: float | None) -> tuple[Ensemble, int]:
-        ensemble = make(stripes, mechanism_for, rate=1.0, count=96, width=64, device=device)
+    def work(cap: float) -> tuple[Ensemble, int]:
+        ensemble = make(stripes, mechanism_for, rate=1.0, device=torch.device("cuda"), **shape)
+        gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         held, total = torch.cuda.memory_reserved(), torch.cuda.get_device_properties(0).total_memory
-        if cap is not None:
-            torch.cuda.set_per_process_memory_fraction((held + cap) / total)
-        for step in range(6):
-            ensemble.learn(step, OnDevice())
-            fake, labels = OnDevice().fakes(BATCH, "judged", step)
-            assert ensemble.upstream_gradient(fake, labels).isfinite().all()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (held + cap) / total))
+        try:
+            for step in range(6):
+                ensemble.learn(step, OnDevice())
+                fake, labels = OnDevice().fakes(BATCH, "judged", step)
+                assert ensemble.upstream_gradient(fake, labels).isfinite().all()
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
         return ensemble, torch.cuda.max_memory_reserved() - held
 
-    whole, taken = work(None)
-    assert whole.chunk == 96
-    del whole
-    try:
-        ensemble, _ = work(0.6 * taken)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert ensemble.chunk < 96
-    assert len(ensemble._mechanism.ledger.entries) == 6
+    ensemble, taken = work(math.inf)
+    assert ensemble.chunk == 96
+    while ensemble.chunk == 96:
+        del ensemble
+        ensemble, _ = work(next(shares) * taken)
+        assert len(ensemble._mechanism.ledger.entries) == 6
 
 
 class OnDevice(Fakes):
