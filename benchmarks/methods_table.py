@@ -25,7 +25,7 @@ METHODS = {  # title, training record
     "default": ("`default`", "eps10-seed0"),
     "ensemble": ("`ensemble`", "ensemble-eps10-seed0"),
     "paper": ("`paper`", "paper"),
-    **{name: (f"`{name}`", name) for name in ("dp-sgd-gan", "dp-merf-ae", "dp-merf", "g-pate", "pate-gan")},
+    **{name: (f"`{name}`", name) for name in ("dp-sgd-gan", "dp-merf-ae", "dp-merf", "g-pate", "pate-gan", "gan")},
 }
 PUBLISHED = {  # the paper's Table 1: IS, FID, MLP, CNN, average, calibrated
     ("mnist", "paper"): ("9.23", "61.3", "0.79", "0.80", "0.60", "69 %"),
@@ -80,7 +80,7 @@ def row(data: str, method: str, kept: dict[str, Any]) -> str:
     ours, real = found["classifiers"], found["real"]
     average = sum(ours.values()) / len(ours)
     calibrated = 100 * sum(ours[kind] / real[kind] for kind in ours) / len(ours)
-    epsilon = f"{trained['privacy']['epsilon']:.4g}"
+    epsilon = f"{trained['privacy']['epsilon']:.4g}" if trained["privacy"] else "none: no guarantee"
     if claimed := trained["plan"]["claimed"]:
         epsilon = f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"
     fid = f"{trained['fid']:.3g}" if trained.get("fid") else "-"
