@@ -83,7 +83,7 @@ def row(data: str, method: str, kept: dict[str, Any]) -> str:
     epsilon = f"{trained['privacy']['epsilon']:.4g}" if trained["privacy"] else "none: no guarantee"
     if claimed := trained["plan"]["claimed"]:
         epsilon = f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"
-    fid = f"{trained['fid']:.3g}" if trained.get("fid") else "-"
+    fid = f"{trained['fid']:#.3g}".rstrip(".") if trained.get("fid") else "-"
     cells = [f"{found['inception_score']:.2f}", fid, f"{ours['mlp']:.3f}", f"{trained['cnn_accuracy']:.3f}"]
     cells += [f"{average:.3f}", f"{calibrated:.0f} %"]
     if published := PUBLISHED.get((data, method)):

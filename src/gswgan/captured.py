@@ -48,10 +48,10 @@ class Captured:
         if recording.calls <= EAGER:
             return aside(lambda: self._function(*inputs))
         if recording.graph is None:
-            recording.inputs = tuple(value.clone() for value in inputs)
-            recording.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(recording.graph):
+            recording.inputs, graph = tuple(value.clone() for value in inputs), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 recording.result = self._function(*recording.inputs)
+            recording.graph = graph  # there is something to replay only if nothing went wrong
         for held, value in zip(recording.inputs, inputs):
             held.copy_(value)
         recording.graph.replay()
