@@ -88,21 +88,28 @@ def test_mixed_releases_are_composed_together() -> None:
     assert both < sum(REPLACED.epsilon(part, 5e-6) for part in run.events)
 
 
-def test_finer_steps_of_the_discretization_do_not_lower_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dp_accounting as dp
+def test_finer_steps_of_the_discretization_change_little_and_coarser_ones_only_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dp_accounting.pld import privacy_loss_distribution as pld
 
-    event = sampled(0.1, 3.15, 1000)
-    found = REPLACED.epsilon(event, 1e-5)
-    original = dp.pld.PLDAccountant
-    monkeypatch.setattr(
-        dp.pld,
-        "PLDAccountant",
-        lambda relation, value_discretization_interval: original(
-            relation, value_discretization_interval=value_discretization_interval / 4
-        ),
-    )
-    finer = REPLACED.epsilon(event, 1e-5)
-    assert finer == pytest.approx(found, abs=5e-4)
+    from gswgan.privacy import accountant
+
+    original = pld.from_gaussian_mechanism
+
+    def with_interval(times: float) -> float:
+        def scaled(*noise: float, value_discretization_interval: float, **rest: Any) -> Any:
+            return original(*noise, value_discretization_interval=times * value_discretization_interval, **rest)
+
+        monkeypatch.setattr(pld, "from_gaussian_mechanism", scaled)
+        accountant._epsilon.cache_clear()
+        return REPLACED.epsilon(sampled(0.1, 3.15, 1000), 1e-5)
+
+    try:
+        found, finer, coarser = (with_interval(times) for times in (1, 0.25, 30))
+    finally:
+        accountant._epsilon.cache_clear()  # nobody else gets what was computed here
+    assert found - 5e-4 < finer < found < coarser - 5e-3
 
 
 def hockey_stick(rate: float, one: tuple[float, float], two: tuple[float, float], noise: float, gamma: float) -> float:
@@ -257,3 +264,17 @@ def test_a_cost_says_all_that_it_means() -> None:
     assert cost.to_json()["sampling"] == "poisson"
     with pytest.raises(PrivacyError):
         PrivacyCost(**{**cost.to_json(), "delta": 0.0})
+
+
+def test_what_was_asked_before_is_answered_alike_and_nothing_else_is() -> None:
+    """Answers are remembered: by events, how many of each, delta and relation."""
+    event = Sampled(rate=0.1, event=Gaussian(noise_std=2.0, sensitivity=1.0, neighbours="zeroed"))
+    replaced = Sampled(rate=0.1, event=Gaussian(noise_std=2.0, sensitivity=1.0))
+    questions = [
+        ("zeroed", Repeated(event=event, times=times), delta) for times in (10, 20) for delta in (1e-5, 1e-6)
+    ] + [("replace-one", Repeated(event=replaced, times=10), 1e-5)]
+    answers = [Accountant(relation).epsilon(asked, delta) for relation, asked, delta in questions]
+    assert len(set(answers)) == len(answers)
+    assert [Accountant(relation).epsilon(asked, delta) for relation, asked, delta in questions] == answers
+    with pytest.raises(PrivacyError, match="neighbours"):
+        Accountant("replace-one").epsilon(Repeated(event=event, times=10), 1e-5)

@@ -86,47 +86,20 @@ class Accountant:
     def epsilon(self, event: Event, delta: float) -> float:
         """The smallest epsilon that we can prove for the event at this delta."""
         check_delta(delta)
-        counts = self._checked(event)
-        if not counts:
-            return 0.0
-        drawn = {single: times for single, times in counts.items() if isinstance(single, DrawnOne)}
-        if seen := self._plainly_seen(counts):
-            return visible_draw_epsilon(seen.event.mu, 1 / seen.rate, counts[seen], delta)
-        if not drawn:
-            pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
-            with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
-                return min(pure, float(self._compose(event).get_epsilon_for_delta(delta)))
-        plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
-        if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
-            raise PrivacyError(
-                "composition", sorted({type(s).__name__ for s in counts}), "one kind of draw a ledger",
-            )  # fmt: skip
-        ((single, times),) = drawn.items()
-        return visible_draw_epsilon(single.event.mu, single.count, times, delta, also_mu_squared=plain)
+        return _epsilon(tuple(self._checked(event).items()), delta, self.neighbours)
 
     def method(self, event: Event) -> str:
         """How `epsilon` is computed for the event, in words."""
         counts = tally(event)
-        visible = any(isinstance(single, DrawnOne) for single in counts) or self._plainly_seen(counts)
+        visible = any(isinstance(single, DrawnOne) for single in counts) or _plainly_seen(counts)
         return VISIBLE_DRAW if visible else PLD
-
-    @staticmethod
-    def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
-        """The one kind of sampled release, if its noise is so small that everybody sees who contributed.
-
-        Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
-        next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
-        """
-        if len(counts) != 1:
-            return None
-        (single,) = counts
-        return single if isinstance(single, Sampled) and single.event.mu > PLAIN else None
 
     def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
         """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
-        if any(isinstance(single, DrawnOne) for single in self._checked(event)):
+        counts = self._checked(event)
+        if any(isinstance(single, DrawnOne) for single in counts):
             raise PrivacyError("event", "DrawnOne", "Gaussian, Laplace and sampled releases")
-        loss = self._compose(event)
+        loss = _compose(counts, self.neighbours)
         return np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in epsilons])
 
     def _checked(self, event: Event) -> dict[BaseEvent, int]:
@@ -137,40 +110,74 @@ class Accountant:
                 raise PrivacyError("neighbours", found, f"{self.neighbours}, this accountant's relation")
         return counts
 
-    def _compose(self, event: Event) -> Any:
-        """The privacy-loss distribution of the event (dp-accounting)."""
-        from dp_accounting import NeighboringRelation
-        from dp_accounting.pld import privacy_loss_distribution as pld
 
-        counts = tally(event)
-        sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
-        laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
-        plain = sum(
-            gaussian_of(single).mu ** 2 * times
-            for single, times in counts.items()
-            if single not in sampled and single not in laplace
+@functools.lru_cache(maxsize=4096)
+def _epsilon(tallied: tuple[tuple[BaseEvent, int], ...], delta: float, neighbours: Neighbours) -> float:
+    """Of so many of each event. Plan, calibration and the check of a ledger ask again what was asked before."""
+    counts = dict(tallied)
+    if not counts:
+        return 0.0
+    drawn = {single: times for single, times in counts.items() if isinstance(single, DrawnOne)}
+    if seen := _plainly_seen(counts):
+        return visible_draw_epsilon(seen.event.mu, 1 / seen.rate, counts[seen], delta)
+    if not drawn:
+        pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
+        with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
+            return min(pure, float(_compose(counts, neighbours).get_epsilon_for_delta(delta)))
+    plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
+    if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
+        raise PrivacyError(
+            "composition", sorted({type(s).__name__ for s in counts}), "one kind of draw a ledger",
+        )  # fmt: skip
+    ((single, times),) = drawn.items()
+    return visible_draw_epsilon(single.event.mu, single.count, times, delta, also_mu_squared=plain)
+
+
+def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
+    """The one kind of sampled release, if its noise is so small that everybody sees who contributed.
+
+    Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
+    next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
+    """
+    if len(counts) != 1:
+        return None
+    (single,) = counts
+    return single if isinstance(single, Sampled) and single.event.mu > PLAIN else None
+
+
+def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
+    """The privacy-loss distribution of so many of each event (dp-accounting)."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
+    laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
+    plain = sum(
+        gaussian_of(single).mu ** 2 * times
+        for single, times in counts.items()
+        if single not in sampled and single not in laplace
+    )
+    spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
+    spread += sum(_mean_loss(value) * times for value, times in laplace.items())
+    if laplace and sampled:
+        raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
+    size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
+    many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
+    grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
+    zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
+    parts: list[Any] = []
+    if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift
+        parts.append(pld.from_gaussian_mechanism(1 / math.sqrt(plain), **grid))
+    for single, times in sampled.items():
+        relation = zeroed if neighbours == "zeroed" else replaced
+        one = pld.from_gaussian_mechanism(
+            single.event.noise_multiplier, sampling_prob=single.rate, neighboring_relation=relation, **grid
         )
-        spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
-        spread += sum(_mean_loss(value) * times for value, times in laplace.items())
-        if laplace and sampled:
-            raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
-        size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
-        many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
-        grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
-        zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
-        parts: list[Any] = []
-        if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift
-            parts.append(pld.from_gaussian_mechanism(1 / math.sqrt(plain), **grid))
-        for single, times in sampled.items():
-            relation = zeroed if self.neighbours == "zeroed" else replaced
-            one = pld.from_gaussian_mechanism(
-                single.event.noise_multiplier, sampling_prob=single.rate, neighboring_relation=relation, **grid
-            )
-            parts.append(one.self_compose(times))
-        for value, times in laplace.items():
-            one = pld.from_laplace_mechanism(value.scale / value.sensitivity, **grid)
-            parts.append(_compose_many(one, times))
-        return functools.reduce(lambda total, part: total.compose(part), parts)
+        parts.append(one.self_compose(times))
+    for value, times in laplace.items():
+        one = pld.from_laplace_mechanism(value.scale / value.sensitivity, **grid)
+        parts.append(_compose_many(one, times))
+    return functools.reduce(lambda total, part: total.compose(part), parts)
 
 
 def _compose_many(one: Any, times: int) -> Any:
