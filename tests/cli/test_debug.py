@@ -61,6 +61,8 @@ def test_the_bug_is_seen_with_the_kernel_critic(stripes: None, tmp_path: Path):
     assert 29.9 < cost["epsilon"] <= 30
     page = (tmp_path / "d" / "debug.html").read_text()
     assert "one client zeroed, for both generators together" in page
+    assert "Towards the public; the aggregator" in page
+    assert page.index('id="samples"') < page.index('id="numbers"') < page.index('id="guarantee"')
     assert page.count("<article>") == 2
     assert "bright background" in said
     for group in ("suspected", "unsuspected"):
