@@ -5,9 +5,9 @@
 
 A cell is one training of preset `ensemble-alone`, one seed (one of DP-SGD GAN stands beside it in the figures of the
 gradients' norms); its JSON is its result. Cells that are there are not made again, so the command may be stopped and
-given again. Plans are made where dp-accounting is (`--plans-only` stops
-after them) and may be carried to where it is not. The kernel critic's points are the recorded runs of `train_plan.py`.
-MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
+given again. Plans are made where dp-accounting is (`--plans-only` stops after them) and may be carried to where it is
+not. The kernel critic's points are the recorded runs of `train_plan.py`. MNIST and Fashion-MNIST are public, so the
+figures may be published; on private data they may not.
 """
 
 from __future__ import annotations

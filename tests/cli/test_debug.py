@@ -60,7 +60,7 @@ def test_the_bug_is_seen_with_the_kernel_critic(stripes: None, tmp_path: Path):
     assert (cost["neighbours"], cost["unit"], cost["delta"]) == ("zeroed", "person", 1e-3)
     assert 29.9 < cost["epsilon"] <= 30
     page = (tmp_path / "d" / "debug.html").read_text()
-    assert "one client zeroed, for both generators together" in page
+    assert "Epsilon <strong>30</strong> at delta 0.001, one client zeroed, for both generators together" in page
     assert "Towards the public; the aggregator" in page
     assert page.index('id="samples"') < page.index('id="numbers"') < page.index('id="guarantee"')
     assert page.count("<article>") == 2

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gswgan.training.defaults import QUIET, gradient_noise, kernel_defaults, length_scale, memory, smoothing
+from gswgan.training.defaults import (
+    QUIET,
+    Defaults,
+    ensemble_defaults,
+    gradient_noise,
+    kernel_defaults,
+    length_scale,
+    memory,
+    smoothing,
+)
 from gswgan.training.plan import Facts
 from gswgan.training.settings import from_plain, to_plain
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 MEASURED = sorted(RESULTS.glob("*mnist-eps*-h200.json")) + sorted(RESULTS.glob("mnist-eps*-cpu.json"))
+ENSEMBLES = [
+    *sorted(RESULTS.glob("*mnist-ensemble-eps10-*h200.json")),
+    RESULTS / "federated-ensemble-mnist-writers-eps10-h200.json",
+    *sorted(path for path in (RESULTS / "curves").glob("*.json") if "dp-sgd" not in path.stem),
+]
 
 
 def facts(records: int = 60_000, classes: int = 10, size: int = 28, channels: int = 1) -> Facts:
@@ -71,10 +86,28 @@ def test_what_was_measured_is_the_recipe_of_today(path: Path) -> None:
     plan = json.loads(path.read_text())["plan"]
     device = "cuda" if path.stem.endswith("h200") else "cpu"
     recipe = kernel_defaults(from_plain(Facts, plan["facts"], "facts"), plan["privacy"]["noise_std"], device)
-    for part in ("critic", "generator", "optimizer", "training"):
+    agree(recipe, plan, "critic", "generator", "optimizer", "training")
+
+
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_the_ensemble_that_was_measured_is_that_of_today(path: Path) -> None:
+    """docs/ensemble.md and docs/federated.md; the steps are those of the record."""
+    plan = json.loads(path.read_text())["plan"]
+    recipe = ensemble_defaults(from_plain(Facts, plan["facts"], "facts"), "cuda")
+    if "ensemble" in plan["critic"]:  # after a start: all but the critics is the kernel critic's
+        agree(recipe, {"critic": plan["critic"]["ensemble"]}, "critic")
+        return
+    if plan["facts"]["persons"] is not None:  # Algorithm 2 sends one batch of fakes a round
+        plan["critic"]["fakes_per_step"] = recipe.critic.fakes_per_step
+    agree(recipe, plan, "critic", "generator", "optimizer")
+
+
+def agree(recipe: Defaults, plan: dict[str, Any], *parts: str) -> None:
+    for part in parts:
         today, measured = (json.loads(json.dumps(found)) for found in (to_plain(getattr(recipe, part)), plan[part]))
         assert today | {"seed": 0} == measured | {"seed": 0}, part
 
 
-def test_both_data_sets_were_measured_at_five_epsilons() -> None:
+def test_both_data_sets_were_measured_at_five_epsilons_and_both_ensembles() -> None:
     assert len(MEASURED) >= 16
+    assert len(ENSEMBLES) == 4 + 1 + 2 * 7
