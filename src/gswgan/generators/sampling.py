@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
     return np.concatenate(rows, axis=0)
 
 
-def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
-    """That picture as a file."""
-    Image.fromarray(grid_of(images, columns, side=side)).save(path)
+def grid_png(images: np.ndarray, columns: int, *, side: int = 56) -> bytes:
+    """That picture as a PNG."""
+    out = io.BytesIO()
+    Image.fromarray(grid_of(images, columns, side=side)).save(out, format="PNG")
+    return out.getvalue()
