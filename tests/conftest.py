@@ -78,6 +78,11 @@ def stripes() -> ImageData:
     return tiny_images()
 
 
+def key_of(number: int) -> Streams:
+    """The streams of a key that is fixed, so that tests repeat."""
+    return Streams(number.to_bytes(32, "little"), "plan")
+
+
 @pytest.fixture
 def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     """A mechanism with its own ledger; the key is fixed, so tests repeat."""
@@ -87,9 +92,10 @@ def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     ) -> GaussianMechanism:
         folder = tmp_path / f"mechanism-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        ledger = Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal")
+        streams = key_of(key)
+        ledger = Ledger(folder / "ledger", observer="public", context=streams.context, journal=folder / "journal")
         event = event or Gaussian(noise_std=noise_std, sensitivity=contribution.sensitivity("replace-one"))
-        return GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=Streams.public(key))
+        return GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=streams)
 
     return make
 
