@@ -69,7 +69,6 @@ def test_a_dangling_link_makes_no_file(place: Path, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS))
-@pytest.mark.timeout(60)
 def test_a_pipe_is_refused_and_does_not_hang(place: Path, name: str) -> None:
     os.mkfifo(place / "file")
     with pytest.raises(StorageError, match="a regular file, not a named pipe"):
@@ -181,7 +180,6 @@ def test_a_folder_in_which_others_can_put_files_is_not_our_own(tmp_path: Path, m
     check_own(tmp_path / "open")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", ["pipe", "/dev/zero", "folder", "link"])
 def test_only_regular_files_are_read(place: Path, target: Path, what: str) -> None:
     path = place / "file"

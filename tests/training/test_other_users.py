@@ -34,7 +34,7 @@ def as_nobody(script: str, path: Path) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             ["/bin/sh", "-c", script, "sh", str(path)], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
-            capture_output=True, text=True, timeout=120, env={"PATH": "/bin:/usr/bin", "LC_ALL": "C"},
+            capture_output=True, text=True, env={"PATH": "/bin:/usr/bin", "LC_ALL": "C"},
         )  # fmt: skip
     except PermissionError as wrong:
         pytest.skip(f"this machine lets no process change its user ({wrong})")
