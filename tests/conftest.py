@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 import torch
+from hypothesis import HealthCheck, settings
 
 from gswgan.baselines import dp_merf_ae
 from gswgan.baselines.teachers import Teachers
@@ -20,9 +22,13 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
+from gswgan.training import checkpoint
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
 
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes says how busy the machine is
+checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
 

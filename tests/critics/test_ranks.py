@@ -35,7 +35,7 @@ def others(folder: Path, world: int) -> Iterator[tuple[Ranks, list[subprocess.Po
     finally:
         ranks.end()
         for process in processes:
-            process.wait(60)
+            process.wait()
 
 
 def releases(ensemble, steps: range) -> list[torch.Tensor]:
@@ -92,6 +92,7 @@ def test_a_lost_rank_is_noticed_and_nothing_is_released(tmp_path: Path, stripes:
         spread.prepare(stripes)
         releases(spread, range(1))
         processes[0].kill()
+        processes[0].wait()
         with pytest.raises(RunError, match=r"one of them is gone.*--resume"):
             releases(spread, range(1, 20))
         assert len(mechanism.ledger.entries) == 1
