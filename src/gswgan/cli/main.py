@@ -50,7 +50,8 @@ federate.app.command(name="debug")(debug.debug)
 
 
 def _out_of_memory(wrong: Exception) -> None:
-    what = str(wrong).split(". ")[0] or "out of memory"
+    what = str(wrong).partition("DefaultCPUAllocator: ")[2] or str(wrong)
+    what = what.split(". ")[0] or "out of memory"
     todo = "Nothing that was released is lost. Use a machine with more memory, smaller images or fewer records."
     print(f"gswgan: {what}. {todo}", file=sys.stderr)
     sys.exit(2)
@@ -76,8 +77,8 @@ def run() -> None:
     except MemoryError as wrong:
         _out_of_memory(wrong)
     except RuntimeError as wrong:
-        if type(wrong).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
-            raise
+        if type(wrong).__name__ != "OutOfMemoryError" and "allocate memory" not in str(wrong):
+            raise  # torch's errors are told by their names and words, since it is not imported here
         _out_of_memory(wrong)
     except KeyboardInterrupt:
         print("gswgan: stopped.", file=sys.stderr)

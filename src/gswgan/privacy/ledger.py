@@ -32,9 +32,11 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail, read_file
 
 FORMAT_VERSION = 1
+MAX_LEDGER_BYTES = 2**30
+"""A million lines, as many as a plan has steps, take less than half of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,7 @@ def read_journal(path: Path) -> list[tuple[Entry, str]]:
     """Each announced release of a private journal, with its fingerprint: one fingerprint for each draw of noise."""
     found: dict[tuple[str, int], tuple[Entry, str]] = {}
     try:
-        for text in path.read_text().splitlines():
+        for text in read_file(path, MAX_LEDGER_BYTES).decode().splitlines():
             row = json.loads(text)
             entry = _entry(row)
             pair = (entry, str(row["fingerprint"]))
@@ -174,7 +176,7 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
     """The lines of a file written by `chained_line`, without their digests, and the last digest: the head."""
     rows: list[dict[str, Any]] = []
     previous = ""
-    for index, text in enumerate(path.read_text().splitlines()):
+    for index, text in enumerate(read_file(path, MAX_LEDGER_BYTES).decode().splitlines()):
         row = json.loads(text)
         digest = row.pop("digest")
         if row["index"] != index or row["previous"] != previous or _digest(row) != digest:

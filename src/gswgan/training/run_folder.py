@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import RunError
+from gswgan.errors import RunError, StorageError
 from gswgan.privacy import Streams
+from gswgan.privacy.ownership import check_marked, marked
 from gswgan.privacy.randomness import create_key, load_key
-from gswgan.privacy.storage import check_own, check_private, locked, make_folder, write_durably
+from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
 from gswgan.training.plan import Plan
 
 
@@ -36,6 +37,7 @@ class RunFolder:
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
+        self.owner = self.private / "owner.json"  # that this user made the run
         self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"
         self.book, self.rounds = self.private / "book.json", self.private / "round.json"  # of clients that answer
 
@@ -74,6 +76,7 @@ class RunFolder:
                     write_json(folder.book, dict(book))
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
                     write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
+                write_json(folder.owner, marked("run", {"plan": plan.digest()}))
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
         except OSError as wrong:
             if is_new:
@@ -85,7 +88,7 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source, self.book}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.owner}
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
@@ -102,6 +105,7 @@ class RunFolder:
 
     def secret(self, plan: Plan) -> Streams:
         """The run's secret streams; the key is drawn when the run first asks."""
+        self.check_made_here(plan)
         if self.key.exists():
             return load_key(self.key, plan.digest())
         fixed = None
@@ -122,12 +126,20 @@ class RunFolder:
 
     def remember_source(self, source: dict[str, Any]) -> None:
         """Where the data was read from, so that a resumed run finds it again. Private: it may name a path."""
-        write_json(self.source, source)
+        write_json(self.source, marked("source of the data", source))
 
     def remembered_source(self) -> dict[str, Any]:
-        """What `remember_source` was told."""
+        """What `remember_source` was told. What somebody else wrote there is not followed."""
         source = read_json(self.source, "the source of the run's data (or pass --data)")
-        return {key: value for key, value in source.items() if key != "format_version"}
+        source = {key: value for key, value in source.items() if key != "format_version"}
+        return check_marked("source of the data", source, self.source, "Or pass --data.")
+
+    def check_made_here(self, plan: Plan) -> None:
+        """Refuse a run that this user did not make: whoever did may know its key, and with it the noise."""
+        known = read_json(self.owner, "the owner.json of a run") if self.owner.exists() else {}
+        known = {key: value for key, value in known.items() if key != "format_version"}
+        if check_marked("run", known, self.root).get("plan") != plan.digest():
+            raise RunError("run", str(self.root), "the plan that it was made with", "Start a new run.")
 
     def check_ours(self) -> None:
         """Refuse folders of another user, or in which others can put or read what they should not."""
@@ -179,7 +191,9 @@ _WHOLE = "Check that the folder is whole, or copy it again."
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """A JSON file of ours, or a RunError that says what was expected there."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path))
+    except StorageError:
+        raise
     except (OSError, ValueError, RecursionError) as wrong:
         raise RunError("file", str(path), expected, _WHOLE) from wrong
     if not isinstance(content, dict) or content.get("format_version") != 1:
