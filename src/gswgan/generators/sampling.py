@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
 from gswgan.generators import GeneratorSettings
@@ -66,9 +64,9 @@ def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
     return np.concatenate(rows, axis=0)
 
 
-def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
-    """That picture as a file."""
-    Image.fromarray(grid_of(images, columns, side=side)).save(path)
+def grid_png(images: np.ndarray, columns: int, *, side: int = 56) -> bytes:
+    """That picture as a PNG."""
+    return png_bytes(grid_of(images, columns, side=side))
 
 
 def png_bytes(pixels: np.ndarray) -> bytes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 from pathlib import Path
 
-from gswgan.errors import RunError
+from gswgan.privacy.storage import MAX_JSON_BYTES, read_file
 
 MANIFEST = "manifest.json"
 
@@ -26,8 +25,8 @@ MOST_BYTES = {
     MANIFEST: 2**16,
     "privacy.json": 2**18,
     "federation.json": 2**18,
-    "model.json": 2**24,  # 10,000 classes with names of 100 characters
-    "card.md": 2**24,
+    "model.json": MAX_JSON_BYTES,
+    "card.md": MAX_JSON_BYTES,  # it may name all classes
     "samples.png": 2**24,
     PAGE: 2**25,
     "ledger.jsonl": 2**27,  # 300,000 releases
@@ -56,14 +55,7 @@ def plain_size(path: Path) -> int | None:
 
 def read_plain(path: Path, most: int | None = None) -> bytes:
     """The content of a plain file of at most so many bytes (without a number: those of its kind)."""
-    limit = MOST_BYTES[path.name] if most is None else most
-    size = plain_size(path)
-    if size is None or size > limit:
-        found = "no plain file" if size is None else f"{size:,} bytes"
-        raise RunError(path.name, found, f"a plain file of at most {limit:,} bytes", "Get the release again.")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit)
+    return read_file(path, MOST_BYTES[path.name] if most is None else most)
 
 
 def checksum(path: Path) -> str:

@@ -17,7 +17,7 @@ from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.events import in_words, tally
 from gswgan.privacy.ledger import compose, read_ledger
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import write_durably
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
 from gswgan.training.settings import from_plain, to_plain
