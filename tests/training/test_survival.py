@@ -129,7 +129,7 @@ def assert_counted(folder: RunFolder, released: dict[str, set[str]]) -> None:
 
 
 def assert_ended(folder: RunFolder, expected: dict[str, bytes] | None = None) -> None:
-    kept = {"lock", "data.json", "metrics.jsonl", "shards.json", "source.json"}
+    kept = {"lock", "data.json", "metrics.jsonl", "owner.json", "shards.json", "source.json"}
     assert {path.name for path in folder.private.iterdir()} <= kept
     for line in folder.metrics.read_text().splitlines():
         json.loads(line)

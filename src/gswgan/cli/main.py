@@ -22,7 +22,7 @@ from gswgan.cli import (
     sample,
     train,
 )
-from gswgan.errors import GswganError
+from gswgan.errors import GswganError, printable
 
 app = typer.Typer(
     name="gswgan",
@@ -72,7 +72,8 @@ def run() -> None:
         sys.exit(2)
     except OSError as wrong:
         where = f" ({wrong.filename})" if wrong.filename else ""
-        print(f"gswgan: {wrong.strerror or wrong}{where}. Nothing that was released is lost.", file=sys.stderr)
+        said = printable(f"{wrong.strerror or wrong}{where}")
+        print(f"gswgan: {said}. Nothing that was released is lost.", file=sys.stderr)
         sys.exit(2)
     except MemoryError as wrong:
         _out_of_memory(wrong)

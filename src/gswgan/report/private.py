@@ -18,6 +18,9 @@ NORMS = ("norm_before", "norm_after")
 MOST_METRICS = 2**26
 """Bytes of a training log."""
 
+MOST_WEIGHTS = 2**31
+"""Bytes of a generator."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Private:
@@ -57,7 +60,7 @@ def read_private(path: Path) -> Private:
     stale = False
     if evaluation is not None:
         basis = evaluation.get("basis") or {}
-        stale = basis.get("synthetic") != hashlib.sha256(folder.generator.read_bytes()).hexdigest()
+        stale = basis.get("synthetic") != hashlib.sha256(read_file(folder.generator, MOST_WEIGHTS)).hexdigest()
     return Private(evaluation=None if stale else evaluation, stale=stale, metrics=_rows(folder.metrics))
 
 

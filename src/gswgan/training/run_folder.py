@@ -22,6 +22,9 @@ from gswgan.privacy.randomness import create_key, load_key
 from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
 from gswgan.training.plan import Plan
 
+MOST_BYTES = 2**32
+"""Of one file of a release that is copied into another: sums over 10,000 classes and 32,768 features."""
+
 
 class RunFolder:
     """Where everything of a run is."""
@@ -63,6 +66,8 @@ class RunFolder:
         try:
             if not folder.is_vacant():
                 raise taken
+            names = ("embedding", "ledger", "privacy") if origin is not None else ()
+            copied = {getattr(folder, name): read_file(getattr(origin, name), MOST_BYTES) for name in names}
             for new in (root, folder.release):
                 make_folder(new)
             make_folder(folder.private, private=True)
@@ -74,8 +79,8 @@ class RunFolder:
                 folder.book.unlink(missing_ok=True)  # of a folder that was begun before
                 if book is not None:
                     write_json(folder.book, dict(book))
-                for name in ("embedding", "ledger", "privacy") if origin is not None else ():
-                    write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
+                for path, content in copied.items():
+                    write_durably(path, content)
                 write_json(folder.owner, marked("run", {"plan": plan.digest()}))
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
         except OSError as wrong:
