@@ -179,7 +179,7 @@ def status(
         metavar="STATE|RUN", help="Where a client keeps its state, or the folder of a simulated run.")],
 ) -> None:  # fmt: skip
     """What each client has spent against its cap, from its own ledger."""
-    from gswgan.federated.client import memories
+    from gswgan.federated.memory import memories
 
     inside = state / "private" / "clients"
     table = Table("client", "answers", "epsilon spent", "cap", "at", title_justify="left")
