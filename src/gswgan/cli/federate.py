@@ -144,6 +144,9 @@ def plan(
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
     book: BookOption = None,
+    unauthenticated: Annotated[bool, typer.Option("--unauthenticated",
+        help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
+        rich_help_panel=_RUN)] = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; `flwr run` then holds the round (docs/federated.md)."""
@@ -163,7 +166,7 @@ def plan(
     _check_book(made, book)
     _show(made)
     if not dry_run:
-        create_run(out, made, ids, deadline, book=book)
+        create_run(out, made, ids, deadline, book=book, unauthenticated=unauthenticated)
         console.print(f"run folder: {out}")
 
 

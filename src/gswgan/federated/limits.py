@@ -22,6 +22,9 @@ from gswgan.training.plan import Plan
 
 GIB, TERA = 2.0**30, 1e12
 
+STEP = 5e9
+"""Multiplications in whose time the smallest critic makes an update: most of it is not multiplying."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -68,10 +71,9 @@ def work_of(plan: Plan) -> float:
     critic = plan.critic
     if isinstance(critic, KernelSettings):
         return float(plan.facts.pixels) * critic.features
-    own = _multiplications(_shape(plan))
-    local = _local_weights(plan) * plan.facts.image_size**2
-    steps = critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
-    return 10.0 * critic.learning_batch * steps
+    own = 10.0 * critic.learning_batch * _multiplications(_shape(plan)) + STEP
+    local = 10.0 * critic.learning_batch * _local_weights(plan) * plan.facts.image_size**2
+    return critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
 
 
 def _shape(plan: Plan) -> CriticShape:

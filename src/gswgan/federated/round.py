@@ -52,11 +52,13 @@ def create_run(
     source: dict[str, Any] | None = None,
     spread: dict[str, Any] | None = None,
     book: Path | None = None,
+    unauthenticated: bool = False,
 ) -> RunFolder:
     """A new run folder with its plan, the public list of clients, and how long they have for an answer.
 
     `source` and `spread`: where a simulation has its clients' data from. `book`: the privacy book that a trusted
-    aggregator enters before it asks anybody.
+    aggregator enters before it asks anybody. `unauthenticated`: nodes have no keys, so that one that restarts has
+    another number; a client's id may then move to a new node when its old one has gone. Otherwise it never moves.
     """
     trust_of(plan)
     entry = None if book is None else check_book(plan, book)[1]
@@ -65,7 +67,8 @@ def create_run(
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
     folder = RunFolder.create(root, plan, source=source, book=entry)
-    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
+    fixed = not unauthenticated and source is None  # a simulation makes new nodes whenever it goes on
+    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread, "fixed_nodes": fixed})
     return folder
 
 
