@@ -173,7 +173,6 @@ class Client:
                 sync_folder(self.home)
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan)
             secret = self._secret(plan, folder)
-            GaussianMechanism(contribution=plan.privacy.contribution, event=event, ledger=ledger, streams=secret)
             data = self._records(plan)
             if self._book is not None:
                 ledger.ask = self._enter(self._book, plan, folder, data)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -89,8 +90,12 @@ def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
 class Round:
     """The one round of a federated run."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped."""
+    def __init__(self, folder: RunFolder, *, is_timed: bool = True) -> None:
+        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped.
+
+        One that is not timed, because answers come by files, ends when its operator closes it.
+        """
+        self._is_timed = is_timed
         self.folder, self.plan = folder, check_one_round(folder.plan())
         private = folder.private
         self._opened, self._closed, self.log = (
@@ -124,6 +129,8 @@ class Round:
 
     def open(self) -> float:
         """Begin, or go on; the time at which the round closes."""
+        if not self._is_timed:
+            return math.inf
         if not self._opened.exists():
             write_json(self._opened, {"at": time.time()})
         return float(read_json(self._opened, "opened.json")["at"]) + self._seconds

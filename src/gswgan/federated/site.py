@@ -26,15 +26,14 @@ OTHERS = (
 )  # fmt: skip
 
 
-def read_site(path: Path) -> dict[str, Any]:
-    """A site's configuration file (TOML); a name that is unknown or missing is an error, as is a wrong type."""
+def read_file(path: Path) -> dict[str, Any]:
+    """A site's configuration file (TOML), not checked yet."""
     try:
-        config = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except (OSError, ValueError) as wrong:
         raise FederationError(
             "site", str(path), f"a TOML file that can be read ({wrong})", "Check the path."
         ) from wrong
-    return check_site(config)
 
 
 def check_site(config: Mapping[str, Any]) -> dict[str, Any]:
