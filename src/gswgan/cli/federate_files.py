@@ -1,7 +1,8 @@
-"""`gswgan federate answer` and `combine`: the kernel critic's round by files, without a network."""
+"""`gswgan federate answer` and `combine`, the kernel critic's round by files; and `node`, a site's own Flower node."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,21 @@ def answer(
         console.print(line)
     write_answer(out, me, asked)
     console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
+
+
+def node(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The site's configuration (TOML).")],
+) -> None:
+    """At a site: answer a server through Flower. Only code that is installed here runs, whatever the server sends."""
+    if importlib.util.find_spec("flwr") is None:
+        raise FederationError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
+    from gswgan.federated.node import run_node
+    from gswgan.federated.site import check_site, client_of, read_file
+
+    config = check_site(read_file(site))
+    client = client_of(config, look=True)
+    console.print(f"client:    {client.name}, {client.trust}; its log is {client.home / 'log.jsonl'}")
+    run_node(config, client, note=console.print)
 
 
 def combine(

@@ -50,6 +50,7 @@ app.add_typer(federate.app, name="federate")
 federate.app.command(name="debug")(debug.debug)
 federate.app.command(name="answer")(federate_files.answer)
 federate.app.command(name="combine")(federate_files.combine)
+federate.app.command(name="node")(federate_files.node)
 
 
 def _out_of_memory(wrong: Exception) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from gswgan.errors import FederationError
 from gswgan.federated.client import REFUSED, Client
-from gswgan.federated.site import client_of
 
 RECORD = "gswgan"
 """The one record of a message."""
@@ -38,4 +38,9 @@ def reply_to(
         return {"refused": REFUSED}
 
 
-app = make_app(client_of)
+def _refuse(config: Mapping[str, Any]) -> Client:
+    raise FederationError("supernode", "one that runs any app", "a node of the site's own", "`gswgan federate node`")
+
+
+app = make_app(_refuse)
+"""What a SuperNode that runs what it is sent finds in our app: nothing. A site answers by `gswgan federate node`."""

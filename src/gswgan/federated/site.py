@@ -23,6 +23,7 @@ from gswgan.training.plan import Facts
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
 OTHERS = (
     "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "judge", "book", "memory", "work",
+    "superlink", "root-certificates", "node-key", "insecure",
 )  # fmt: skip
 
 
