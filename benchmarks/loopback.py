@@ -152,7 +152,7 @@ class Federation:
 
     def hold(self, app: Path | None = None, **config: str) -> None:
         """`flwr run`: the server begins the round, or goes on with it; with another app, if one is given."""
-        source, app = app or self._app, self.root / ("app" if app is None else f"app-{app.name}")
+        source, app = app or self._app, self.root / ("app" if app is None else f"app-{app.name.replace('_', '-')}")
         if not app.exists():
             shutil.copytree(source, app, ignore=shutil.ignore_patterns("__pycache__"))
         text = " ".join(f'{key}="{value}"' for key, value in {"run": str(self.root / "RUN"), **config}.items())
