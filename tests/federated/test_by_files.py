@@ -188,5 +188,5 @@ def test_files_that_are_no_answers_are_refused_and_do_not_hang(tmp_path: Path):
         assert f"refused:   {name}.safetensors" in shown
     assert "answers:   3 of 3" in shown
     for name in ("pipe", "zero"):
-        with pytest.raises(FederationError, match="plain file"):
+        with pytest.raises(GswganError, match="regular file"):
             call("answer", folder / f"{name}.safetensors", "--site", tmp_path / "north.toml", "--out", tmp_path / "a")

@@ -90,7 +90,7 @@ def combine(
         if not held.is_released:
             if not held.is_closed:
                 for refused in take_answers(held, answers):
-                    console.print(f"refused:   {refused}")
+                    console.print(f"refused:   {refused}", markup=False)
             missing = sorted(held.roster - held.answered)
             console.print(f"answers:   {len(held.answered)} of {len(held.roster)}")
             if missing and not close and not held.is_closed:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,12 +19,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, GswganError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
 from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, width
 from gswgan.federated.round import Round
 from gswgan.federated.trust import check_one_round, spent, trust_of
+from gswgan.privacy.storage import read_file
 from gswgan.training.plan import Plan
 
 PLAN = "plan.json"
@@ -38,7 +38,7 @@ HEADER = 2**16
 
 def read_plan(path: Path) -> Plan:
     """The plan that an operator has sent, if it is one for a round by files."""
-    raw = _read(path, 4 * LARGEST_PLAN, "the plan.json of the operator")
+    raw = read_file(path, 4 * LARGEST_PLAN, follow_link=True)
     return check_one_round(plan_of({"plan": raw.decode(errors="replace")}))
 
 
@@ -84,7 +84,7 @@ def write_answer(path: Path, client: Client, plan: Plan) -> None:
 
 def read_answer_file(path: Path, plan: Plan) -> Fields:
     """The message in a file; whether it counts is the round's to say."""
-    raw = _read(path, 8 * width(plan) + HEADER, "an answer of a site to this plan")
+    raw = read_file(path, 8 * width(plan) + HEADER)
     try:
         sums = safetensors.numpy.load(raw)["sums"]
         told = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["answer"])
@@ -102,23 +102,15 @@ def take_answers(held: Round, folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.safetensors")):
         try:
             fields = read_answer_file(path, held.plan)
-        except FederationError as wrong:
-            yield f"{path.name}: {wrong}"
+        except (GswganError, OSError) as wrong:
+            yield _printable(f"{path.name}: {wrong}")
             continue
         node = int.from_bytes(hashlib.blake2b(str(fields["client"]).encode(), digest_size=7).digest(), "little")
         refused = held.take(fields, node=node, up=path.stat().st_size)
         if refused is not None and "the same" not in refused:
-            yield f"{path.name}: {refused}"
+            yield _printable(f"{path.name}: {refused}")
 
 
-def _read(path: Path, most: int, expected: str) -> bytes:
-    """A plain file of at most so many bytes, without waiting for anything that is none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as wrong:
-        raise FederationError("file", str(path), f"{expected} ({wrong.strerror})", "Check the path.") from wrong
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
-            raise FederationError("file", str(path), f"{expected}: a plain file of at most {most:,} bytes")
-        return file.read(most + 1)
+def _printable(text: str) -> str:
+    """For a terminal: names of files and ids of clients are a stranger's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -16,9 +16,7 @@ client's noise, where it adds any), so that whether there is an answer does not 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -45,9 +43,10 @@ from gswgan.federated.records import SHAPE, no_records, of_one_person
 from gswgan.federated.trust import Trust, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.events import BaseEvent, Event, Repeated
-from gswgan.privacy.ledger import Entry, drop_torn_tail, read_ledger
+from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
-from gswgan.privacy.randomness import create_key, erase_key, load_key, sync_folder, write_durably
+from gswgan.privacy.randomness import create_key, erase_key, load_key
+from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, sync_folder, write_durably
 from gswgan.training.book import Book, enter_from, new_entry
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.run_folder import write_json
@@ -98,8 +97,7 @@ class Client:
         else:
             self._read = data
         self._shape, self.home = dict(shape or {}), home_of(state, name)
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(self.home.parent)
+        make_folder(self.home, private=True)
         write_json(self.home / "client.json", {"client": name, "cap": vars(cap)})
 
     def reply(self, fields: Fields) -> dict[str, str | bytes]:
@@ -121,7 +119,7 @@ class Client:
     def sums(self, plan: Plan) -> bytes:
         """This client's averaged, clipped class sums as they travel: kept, or computed, recorded and kept."""
         self._accept(plan)
-        with self._locked():
+        with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
             folder = self._place(plan)
             kept = folder / "answer.bin"
             if not kept.exists():
@@ -133,7 +131,7 @@ class Client:
     def block(self, plan: Plan, batch: Batch) -> bytes:
         """This client's sanitized gradients in a round of Algorithm 2 as they travel (critic_client.py)."""
         self._accept(plan)
-        with self._locked():
+        with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
             folder = self._place(plan)
             block = kept_answer(folder, plan, batch)
             if block is None:
@@ -245,16 +243,6 @@ class Client:
         why = str(wrong) if isinstance(wrong, GswganError) else "".join(traceback.format_exception(wrong))[-2000:]
         with contextlib.suppress(OSError):  # a full disk changes nothing of what leaves
             write_log(self.home, what, why)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time: Flower may start one for each question."""
-        descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _event(plan: Plan) -> BaseEvent:

@@ -20,7 +20,8 @@ from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import Entry, append_durably, read_ledger
+from gswgan.privacy.ledger import Entry, read_ledger
+from gswgan.privacy.storage import append_durably
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json
 

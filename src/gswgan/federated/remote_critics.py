@@ -33,10 +33,9 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Fields
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.participation import expected_participants
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
 from gswgan.training.centralized import Note, Progress, run
 from gswgan.training.method import Tools
 from gswgan.training.run_folder import RunFolder, read_json, write_json

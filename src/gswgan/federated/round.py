@@ -33,9 +33,8 @@ from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
 from gswgan.training.book import Book, enter, new_entry
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
