@@ -249,6 +249,22 @@ def test_a_row_is_bit_identical_wherever_it_stands_and_whoever_is_there(mechanis
         check_places(make(data, mechanism_for, width=width, learning_batch=20), data.n)
 
 
+def test_in_pairs_a_row_depends_on_its_record_and_on_public_fakes_alone(mechanism_for, stripes: ImageData) -> None:
+    """The fakes' part is the same whatever the data is; the pair is clipped as one row, which moves nobody else's."""
+    fake, labels = FAKES.fakes(24, "discriminator", 0, 0)
+    pair = [steepened(make(data, mechanism_for, pairs=True, learning_batch=20)) for data in (stripes, changed_in_one_record(stripes, 17))]
+    for critic in pair:
+        critic._rivals = critic._mean_by_class(fake, labels)
+    assert torch.equal(pair[0]._rivals, pair[1]._rivals)
+    check_places(pair[0], stripes.n)
+    rows = [torch.cat([rows[:, 0] for rows, _ in critic.blocks(np.arange(stripes.n))]) for critic in pair]
+    differ = (rows[0] != rows[1]).any(dim=1)
+    assert differ.nonzero().flatten().tolist() == [17]
+    assert rows[0].norm(dim=1).min() > CLIP  # as it comes, a pair is too long
+    grid = mechanisms.clip_to_grid(rows[0], CLIP)
+    assert (grid.double().norm(dim=1) <= 2.0**mechanisms.GRID_BITS).all()
+
+
 def check_places(critic: DPSGDGAN, n: int) -> None:
     everyone = np.arange(n)
     alone = [next(iter(critic.blocks(np.array([k]))))[0][0] for k in everyone]
