@@ -294,5 +294,7 @@ def tell(folder: RunFolder) -> None:
     statement = read_json(folder.privacy, "privacy.json")
     for other in statement["guarantees"][1:]:
         console.print(f"also:      {from_plain(PrivacyCost, other)}")
+    for one in statement["assumed"]:
+        console.print(f"assumed:   {one}", markup=False)
     for other in statement["open_to"]:
         console.print(f"NO guarantee towards the {other['observer']}: {other['why']}")
