@@ -1,7 +1,7 @@
 """What a client does and remembers. Everything that must survive is on its own disk before anything leaves.
 
     STATE/<name of the client>/client.json                the client's id and its cap
-                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin, book.json
+                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
 
 The order is: book, if the client keeps one (all answers that the plan can ask for), ledger (written ahead, within the
 cap), answer on the disk, answer sent. A client that is asked again sends the bytes it has kept. One that died before it
@@ -42,7 +42,7 @@ from gswgan.privacy.events import BaseEvent, Event, Neighbours, Repeated, check_
 from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
-from gswgan.training.book import Book, enter_from, new_entry
+from gswgan.training.entering import enter_into
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json, write_json
 
@@ -94,12 +94,13 @@ class Memory:
 class _CappedLedger(Ledger):
     """A ledger that takes no line beyond the client's cap."""
 
-    def __init__(self, home: Path, path: Path, plan: Plan, before_repeat: Callable[[Entry], None]) -> None:
+    def __init__(
+        self, home: Path, path: Path, plan: Plan, journal: Path, before_repeat: Callable[[Entry], None]
+    ) -> None:
         assert plan.privacy is not None
         super().__init__(
-            path, observer=plan.privacy.observer, context=plan.digest(), journal=path.with_name("journal.jsonl"),
-            before_repeat=before_repeat,
-        )  # fmt: skip
+            path, observer=plan.privacy.observer, context=plan.digest(), journal=journal, before_repeat=before_repeat
+        )
         self._home = home
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
@@ -169,8 +170,8 @@ class Client:
         self._check(plan)
         with self._locked():
             folder = self._folder(plan)
-            ledger = self._ledger(plan, folder)
-            return self._critic(folder, plan, self._data, ledger, self._secret(plan, folder)).answer(batch)
+            secret = self._secret(plan, folder)
+            return self._critic(folder, plan, self._data, self._ledger(plan, folder, secret), secret).answer(batch)
 
     _critic = CriticAtClient
 
@@ -181,20 +182,20 @@ class Client:
             sync_folder(self.home)
         return folder
 
-    def _ledger(self, plan: Plan, folder: Path) -> _CappedLedger:
+    def _ledger(self, plan: Plan, folder: Path, secret: Streams) -> _CappedLedger:
         """The client's ledger for this plan, which is in the client's book by now if it keeps one."""
-        note, ask = folder / "book.json", lambda entry: None
-        if self._book is not None:
+        if self._book is None:
+            return _CappedLedger(
+                self.home, folder / "ledger.jsonl", plan, folder / "journal.jsonl", lambda entry: None
+            )  # fmt: skip
+        with _quietly():
+            entered = enter_into(self._book, plan, self._data, secret, where=folder, total=_all_answers(plan))
+
+        def ask(entry: Entry) -> None:
             with _quietly():
-                if not note.exists():
-                    write_json(note, new_entry(Book(self._book)))
-                repeat = enter_from(note, plan, self._data, where=folder, total=_all_answers(plan))
+                entered.before_repeat(entry)
 
-            def ask(entry: Entry) -> None:
-                with _quietly():
-                    repeat(entry)
-
-        return _CappedLedger(self.home, folder / "ledger.jsonl", plan, ask)
+        return _CappedLedger(self.home, folder / "ledger.jsonl", plan, entered.journal, ask)
 
     def _secret(self, plan: Plan, folder: Path) -> Streams:
         """The client's key for this plan."""
@@ -218,7 +219,7 @@ class Client:
     def _compute(self, plan: Plan, folder: Path) -> bytes:
         assert plan.privacy is not None
         secret = self._secret(plan, folder)
-        ledger = self._ledger(plan, folder)
+        ledger = self._ledger(plan, folder, secret)
         features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
         row = person_row(self._data, features, weight_of_counts(plan))
         bound, event = plan.privacy.contribution, plan.privacy.event

@@ -16,8 +16,9 @@ from torch import nn
 from gswgan.errors import LedgerError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_images, grid_of
-from gswgan.privacy import Accountant, PrivacyCost, Streams
+from gswgan.privacy import PrivacyCost, Streams
 from gswgan.privacy.events import in_words, tally
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.plan import Plan
@@ -51,12 +52,11 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
     if plan.guarantee is None:
         return None
     _, entries, _ = read_ledger(folder.ledger)
-    total = compose(entries)
-    found, planned = tally(total), plan.releases()
+    found, planned = tally(compose(entries)), plan.releases()
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:
-        epsilon = Accountant(plan.guarantee.neighbours).epsilon(total, plan.guarantee.delta)
+        epsilon = epsilon_with_repeats(planned, found, plan.guarantee.delta, plan.guarantee.neighbours)
         return dataclasses.replace(plan.guarantee, epsilon=max(epsilon, plan.guarantee.epsilon))
     if found != planned:
         raise LedgerError(
