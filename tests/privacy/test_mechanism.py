@@ -109,7 +109,9 @@ def test_a_row_that_is_not_finite_counts_and_adds_zero(make_mechanism: MakeMecha
     assert total[:, 3].tolist() == [0, 2 * UNIT, 0, 0, 0]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     hnp.arrays(np.float32, (3, 1, 2), elements=hnp.from_dtype(np.dtype(np.float32))),
     hnp.arrays(np.int64, (3,), elements=st.integers(-(2**63), 2**63 - 1)),
@@ -180,7 +182,7 @@ def test_nothing_is_released_when_the_ledger_cannot_be_written(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Streams, "words", words)
-    monkeypatch.setattr("gswgan.privacy.ledger.os.fsync", full_disk)
+    monkeypatch.setattr("gswgan.privacy.storage.os.fsync", full_disk)
     with pytest.raises(OSError, match="no space"):
         mechanism.release("step 1", [], slots=1, width=1)
     assert drawn == []

@@ -58,6 +58,7 @@ def _out_of_memory(wrong: Exception) -> None:
 
 def run() -> None:
     """The console script: an error is one message on stderr and exit code 2, never a traceback."""
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may write to what is made here, whatever the umask was
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process, and others
             from gswgan.cli.ranks import run_in_ranks

@@ -41,7 +41,8 @@ from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Event, Neighbours, Repeated, check_neighbours
 from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
-from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
+from gswgan.privacy.randomness import create_key, load_key
+from gswgan.privacy.storage import make_folder, sync_folder, write_durably
 from gswgan.training.entering import enter_into
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json, write_json
@@ -138,8 +139,7 @@ class Client:
         if data.persons is None or data.number_of_persons != 1:
             raise FederationError("data", data.name, "the records of one person")
         self._data, self.home = data, home_of(state, name)
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(self.home.parent)
+        make_folder(self.home, private=True)
         write_json(self.home / "client.json", {"client": name, "cap": vars(cap)})
 
     def reply(self, fields: Fields) -> dict[str, str | bytes]:

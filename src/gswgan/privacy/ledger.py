@@ -4,7 +4,7 @@ A line is on the disk before its release exists, so a crash can only leave a lin
 Beside the public ledger stands a private journal with a keyed fingerprint of each exact (noiseless) sum. It
 answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
 same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
-fresh noise and a new line.
+other noise and a new line. The noise is named by the fingerprint itself, so this holds for copies as well.
 
 The journal is written first, the ledger second, the noise is drawn last. Lines of the journal that the ledger lacks
 are added when it is opened again: of a run that died between the two, of a ledger that was restored from an earlier
@@ -13,10 +13,8 @@ copy, or of a run folder that was copied and shares its journal with the other c
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.randomness import sync_folder
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail
 
 FORMAT_VERSION = 1
 
@@ -104,7 +102,7 @@ class Ledger:
             self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
-        """Put the release on the disk before it happens; return its attempt, which selects its noise.
+        """Put the release on the disk before it happens; return its attempt, a number for each sum under this name.
 
         The attempt of an earlier, identical release is returned instead of a new line. A second attempt is
         recorded without its sampling: the same coins decided who took part, and they may have shown already.
@@ -117,7 +115,7 @@ class Ledger:
         if attempt > 0:
             self._before_repeat(entry)
         if self._journal is not None:
-            _check_size(self.path.stat().st_size, self._size)  # before anything is written
+            check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
             text = json.dumps(row) + "\n"
             append_durably(self._journal, text, mode=0o600, expected_size=self._journal_size)
@@ -161,42 +159,6 @@ class Ledger:
 def compose(entries: Iterable[Entry]) -> Event:
     """The entries as one event."""
     return Composed(events=tuple(entry.event for entry in entries))
-
-
-def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: int | None = None) -> None:
-    """Append and do not return before the disk has it; refuse a file that another process has written to."""
-    fresh = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
-        if expected_size is not None:
-            _check_size(os.fstat(descriptor).st_size, expected_size)
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fresh:
-        sync_folder(path.parent)
-
-
-def _check_size(size: int, expected: int) -> None:
-    if size != expected:
-        raise LedgerError("ledger size", size, f"{expected} bytes, as this run left it", "One run at a time.")
-
-
-def drop_torn_tail(path: Path) -> None:
-    """Cut a last line without its end: it was being written when the run died, so its release never happened."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # a line that is being written now is not torn
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.ftruncate(descriptor, whole)
-    finally:
-        os.close(descriptor)
 
 
 def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:

@@ -19,8 +19,8 @@ counted.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -36,8 +36,8 @@ from gswgan.data import ImageData, ImageStream
 from gswgan.errors import LedgerError, PrivacyError, RunError
 from gswgan.privacy.events import Event, check_neighbours, from_json, to_json
 from gswgan.privacy.filter import Charge, Filter, Used, is_plain
-from gswgan.privacy.ledger import Entry, append_durably, chained_line, drop_torn_tail, read_chain
-from gswgan.privacy.randomness import sync_folder
+from gswgan.privacy.ledger import Entry, chained_line, read_chain
+from gswgan.privacy.storage import append_durably, drop_torn_tail, locked, make_folder
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import data_digest
 from gswgan.training.settings import check_delta, check_epsilon
@@ -133,9 +133,8 @@ class Book:
             row: dict[str, Any] = {"run": run, "where": where, "when": now}
             row["what"] = f"{plan.method} {plan.preset}: {plan.facts.data}"
             row |= {"data": _mark(data, self._key), "relation": list(_relation(plan))}
-            self._journals.mkdir(mode=0o700, exist_ok=True)
+            make_folder(self._journals, private=True)
             append_durably(journal, "", mode=0o600)
-            sync_folder(self._journals.parent)
             self._append({**row, "releases": to_json(charge.event), "cost": charge.cost})
         return journal
 
@@ -245,15 +244,12 @@ class Book:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One process at a time, the others wait. The lock is a file beside the book, and stays there."""
-        try:
-            descriptor = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as wrong:
-            raise RunError("book", str(self.path), f"a folder that can be written ({wrong.strerror})") from wrong
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path.with_name(self.path.name + ".lock"), wait=True))
+            except OSError as wrong:
+                raise RunError("book", str(self.path), f"a folder that can be written ({wrong.strerror})") from wrong
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _booked(row: dict[str, Any], rows: list[dict[str, Any]]) -> Booked:

@@ -23,8 +23,8 @@ from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
-from gswgan.privacy.randomness import erase_key, sync_folder
+from gswgan.privacy.randomness import erase_key
+from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
 from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.entering import enter
@@ -114,6 +114,7 @@ def run(
             )
         if data is not None and not plan.fits(Facts.of(data)):
             raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+        _remove_asides(folder)
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
@@ -166,11 +167,19 @@ def run(
     return True
 
 
+def _remove_asides(folder: RunFolder) -> None:
+    """Remove what a process that died was writing; a key is overwritten first."""
+    for path in left_asides(folder.key):
+        erase_key(path)
+    for path in (part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")):
+        path.unlink(missing_ok=True)
+
+
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
-    keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
+    keys = (folder.key, *left_asides(folder.key))
     spent = [folder.journal, folder.checkpoint, folder.sums, *folder.private.glob(f"{folder.warm_start.stem}*")]
-    spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
+    spent += [part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
         erase_key(key)

@@ -21,7 +21,7 @@ from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import named_by_user, write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Plan(Draft):
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
         try:
-            write_durably(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+            write_durably(named_by_user(path), (json.dumps(self.to_json(), indent=1) + "\n").encode())
         except OSError as wrong:
             expected = f"a place that can be written ({wrong.strerror})"
             raise RunError("plan", str(path), expected, "Choose another --save-plan.") from wrong
