@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 4
 
+MAX_DATA_NAME = 255
+"""Characters in the public name of the data."""
+
+MOST_NAMED = 20
+"""Classes that a text names."""
+
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
@@ -54,6 +60,8 @@ class Facts:
             raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
         if not all(name.isprintable() for name in (self.data, *self.class_names)):
             raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
+        if not 0 < len(self.data.strip()) <= MAX_DATA_NAME:
+            raise PlanError("facts", short(self.data), f"a name of the data of 1 to {MAX_DATA_NAME} characters")
         if self.persons is not None and self.persons > self.records:
             raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
 
@@ -79,6 +87,12 @@ class Facts:
             return records
         persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
         return persons if self.persons == self.records else f"{records} of {persons}"
+
+    @property
+    def names(self) -> str:
+        """The first class names, in words; all of them are in the plan."""
+        more = f" and {self.classes - MOST_NAMED:,} more" if self.classes > MOST_NAMED else ""
+        return ", ".join(self.class_names[:MOST_NAMED]) + more
 
     @property
     def pixels(self) -> int:
