@@ -16,7 +16,7 @@ from conftest import tiny_baseline, tiny_images, tiny_plan
 from gswgan.cli.main import app
 from gswgan.critics import one_pass
 from gswgan.data import ImageStream, load_data, open_stream, shards, stream
-from gswgan.errors import DataError, RunError
+from gswgan.errors import DataError, PlanError, RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.training import centralized
 from gswgan.training.checkpoint import Checkpoint
@@ -166,6 +166,8 @@ def test_no_file_or_folder_is_named_in_a_release(tmp_path: Path) -> None:
         assert card.startswith(f"# Synthetic images after {title}\n")
         assert f"what it is called: {title}\n" in card
         assert "and their names: class 0, class 1, class 2, class 3\n" in card
+    with pytest.raises(PlanError, match="public name"):
+        call("train", "--data", root, "--name", " ", "--out", tmp_path / "never")
     said = call("train", "--data", root, "--epsilon", 50, "--dry-run")
     assert "class names: class 0, class 1, class 2, class 3" in said
 

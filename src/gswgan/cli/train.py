@@ -137,6 +137,8 @@ def train(
             "nothing of the kind with --resume, --from or --plan",
             "The plan is fixed: leave it out.",
         )
+    if name is not None and not name.strip():
+        raise PlanError("name", name, "a public name of the data", "Leave --name out for the kind of source.")
     if save_plan is not None and os.path.lexists(save_plan):
         raise RunError("plan", str(save_plan), "a file that does not exist yet", "Choose another --save-plan.")
     planning = dry_run or save_plan is not None  # a plan may be made for another machine

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 4
 
-MAX_DATA_NAME = 255
-"""Characters in the public name of the data."""
-
 MOST_NAMED = 20
 """Classes that a text names."""
 
@@ -60,8 +57,6 @@ class Facts:
             raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
         if not all(name.isprintable() for name in (self.data, *self.class_names)):
             raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
-        if not 0 < len(self.data.strip()) <= MAX_DATA_NAME:
-            raise PlanError("facts", short(self.data), f"a name of the data of 1 to {MAX_DATA_NAME} characters")
         if self.persons is not None and self.persons > self.records:
             raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
 
