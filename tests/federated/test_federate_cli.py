@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.errors import GswganError
-from gswgan.federated.client import memories
+from gswgan.federated.memory import memories
 from gswgan.federated.round import Round
 from gswgan.synthesizer import load
 from gswgan.training.run_folder import RunFolder
