@@ -21,6 +21,7 @@ from gswgan.critics.one_pass import Workers
 from gswgan.critics.ranks import Ranks
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData, ImageStream
+from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
@@ -122,6 +123,8 @@ def run(
         stream = data if isinstance(data, ImageStream) else None
         if stream is not None and not isinstance(plan.critic, KernelSettings):
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
+        if isinstance(data, ImageData) and not isinstance(plan.critic, KernelSettings):
+            check_own_names(data.repeated_names)  # shards and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:

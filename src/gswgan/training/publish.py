@@ -125,12 +125,19 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "Not covered: choices made by looking at the protected data (settings, seeds, which of several runs to",
         "publish), other releases about the same data, and files outside this folder.",
         "",
+        "## Public facts",
+        "",
+        "Published here as they are, without protection; all of them are in model.json:",
+        "",
+        f"- that the data exists, and what it is called: {facts.data}",
+        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s)",
+        f"- {facts.classes} class(es), and their names: {facts.names}",
+        "- the settings of the run, which must have been chosen without looking at the protected data",
+        "",
         "## How it was made",
         "",
         f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
         f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
-        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
-        f"{facts.classes} class(es)",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:

@@ -152,13 +152,13 @@ class RunFolder:
 def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
     """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it.
 
-    Of data that stays in its files, the files are digested, and how they are read.
+    Of data that stays in its files, the files are digested, with their classes, and how they are read.
     """
     state = hashlib.blake2b(key=key)
     if isinstance(data, ImageStream):
         state.update(repr(data.reader).encode())
-        for path in data.shards.files():
-            state.update(f"{path.stat().st_size} ".encode())
+        for path, label in data.shards.files():
+            state.update(f"{path.stat().st_size} {label} ".encode())
             with path.open("rb") as file:
                 while piece := file.read(2**20):
                     state.update(piece)
