@@ -231,7 +231,7 @@ def _check_book(plan: Plan, book: Path | None) -> None:
     from gswgan.federated.round import check_book
 
     if book is not None:
-        console.print(f"book:      {check_book(plan, book)[0]}")
+        console.print(f"book:      {check_book(plan, book)}")
 
 
 def show(plan: Plan) -> None:
