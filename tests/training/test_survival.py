@@ -63,7 +63,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint and a log line after every step; epsilon is computed once."""
     monkeypatch.setattr(centralized, "LOG_EVERY", 1)
     monkeypatch.setattr(centralized.Checkpoint, "is_due", lambda self: True)
-    monkeypatch.setattr("gswgan.training.publish.Accountant", _accountant)
+    monkeypatch.setattr("gswgan.privacy.filter.Accountant", _accountant)
     monkeypatch.setattr(Accountant, "epsilon", _epsilon)
 
 

@@ -18,7 +18,7 @@ from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError, StorageError
 from gswgan.privacy import Streams
 from gswgan.privacy.ownership import check_marked, marked
-from gswgan.privacy.randomness import create_key, load_key
+from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
 from gswgan.training.plan import Plan
 
@@ -76,8 +76,8 @@ class RunFolder:
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
-                for old in (folder.book, folder.key):  # of a folder that was begun before
-                    old.unlink(missing_ok=True)
+                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
+                erase_key(folder.key)
                 if book is not None:
                     write_json(folder.book, {"book": str(book.resolve())})
                 write_json(folder.owner, marked("run", {"plan": plan.digest()}))
@@ -96,7 +96,8 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.owner, self.key}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.owner}
+        begun |= {self.key} if self.owner.exists() else set()  # which comes before it
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
