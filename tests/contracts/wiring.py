@@ -114,7 +114,9 @@ CASES = {
     "dp-merf paper": Case(
         data=digits, small=_small(features=64), options={"method": "dp-merf", "preset": "paper", "steps": 12}
     ),
-    "dp-merf-ae": Case(data=digits, small=_small_codes, options={"method": "dp-merf-ae", "steps": 2}, releases=7),
+    "dp-merf-ae": Case(
+        data=digits, small=_small_codes, options={"method": "dp-merf-ae", "steps": 2}, releases=7, noise=2.0
+    ),
     "dp-merf-ae paper": Case(
         data=digits, small=_small_codes, options={"method": "dp-merf-ae", "preset": "paper", "steps": 6}
     ),
@@ -141,26 +143,27 @@ CASES = {
         data=by_person, small=_small(**CRITICS), options={"rate": 0.2, "epsilon": 10, "rounds": 16}, releases=16,
         federated=True,
     ),
-    "federated paper": Case(
-        data=by_person, small=_small(**CRITICS, warm_start=0),
-        options={"preset": "paper-federated", "rounds": 12, "delta": 1e-3}, federated=True,
-    ),
 }  # fmt: skip
 
 
-@functools.cache
-def plan_of(name: str) -> Plan:
+def planned(case: Case) -> Plan:
     """By the real planner, but for the search for the noise."""
-    case = CASES[name]
     with pytest.MonkeyPatch.context() as patch:
         for module in (planner, critic_plan):
             patch.setattr(module, "calibrate", lambda *arguments, **options: case.noise)
         patch.setattr(planner, "epsilon_curve", lambda draft, delta: ())
-        patch.setattr("gswgan.training.gs_wgan_plan.is_started", lambda facts: name == "ensemble")
+        patch.setattr("gswgan.training.gs_wgan_plan.is_started", lambda facts: case.options.get("preset") == "ensemble")
         patch.setattr(started, "CATCH_UP", 1)
         patch.setattr("gswgan.baselines.dp_merf_ae.TINY_UPDATES", 6)
+        patch.setattr("gswgan.baselines.dp_merf_ae.UPDATES", 6)
         make = critic_plan.make_critic_plan if case.federated else planner.make_plan
         return case.small(make(Facts.of(case.data()), **case.options))
+
+
+@functools.cache
+def plan_of(name: str) -> Plan:
+    """Of one of the CASES."""
+    return planned(CASES[name])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
