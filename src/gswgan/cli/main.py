@@ -15,6 +15,7 @@ from gswgan.cli import (
     evaluate,
     export,
     federate,
+    federate_files,
     judge,
     privacy,
     release,
@@ -47,6 +48,9 @@ app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")
 federate.app.command(name="debug")(debug.debug)
+federate.app.command(name="answer")(federate_files.answer)
+federate.app.command(name="combine")(federate_files.combine)
+federate.app.command(name="node")(federate_files.node)
 
 
 def _out_of_memory(wrong: Exception) -> None:

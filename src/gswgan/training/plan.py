@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 4
 
+MOST_NAMED = 20
+"""Classes that a text names."""
+
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
@@ -79,6 +82,12 @@ class Facts:
             return records
         persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
         return persons if self.persons == self.records else f"{records} of {persons}"
+
+    @property
+    def names(self) -> str:
+        """The first class names, in words; all of them are in the plan."""
+        more = f" and {self.classes - MOST_NAMED:,} more" if self.classes > MOST_NAMED else ""
+        return ", ".join(self.class_names[:MOST_NAMED]) + more
 
     @property
     def pixels(self) -> int:
