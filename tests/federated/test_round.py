@@ -94,6 +94,8 @@ def test_privacy_json_and_the_card_state_both_observers(tmp_path: Path):
         else:
             assert found == [("server", "replace-one"), ("public", "replace-one")]
             assert told["open_to"] == []
+            (only,) = (one for one in told["assumed"] if "code that it installed itself" in one)
+            assert f"- assumed: {only}" in card  # epsilon towards the server rests on it
         assert told["epsilon"] == told["guarantees"][0]["epsilon"] >= plan.guarantee.epsilon
         header, entries, _ = read_ledger(held.folder.ledger)
         assert header["observer"] == plan.guarantee.observer

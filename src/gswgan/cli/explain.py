@@ -40,8 +40,9 @@ def outcome_to_each(folder: RunFolder) -> str:
     """What a run of clients leaves, and what may be said of it to each observer."""
     statement = read_json(folder.privacy, "privacy.json")
     also = [f"also:      {from_plain(PrivacyCost, other)}" for other in statement["guarantees"][1:]]
+    assumed = [f"assumed:   {one}" for one in statement["assumed"]]
     none = [f"NO guarantee towards the {other['observer']}: {other['why']}" for other in statement["open_to"]]
-    return "\n".join([outcome(folder), *also, *none])
+    return "\n".join([outcome(folder), *also, *assumed, *none])
 
 
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:

@@ -297,4 +297,4 @@ def tell(folder: RunFolder) -> None:
     """What a finished run has made, and what is guaranteed to whom."""
     from gswgan.cli.explain import outcome_to_each
 
-    console.print(outcome_to_each(folder))
+    console.print(outcome_to_each(folder), markup=False)

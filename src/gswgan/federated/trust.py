@@ -38,6 +38,8 @@ EXACT = "exact Gaussian (Balle and Wang 2018)"
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
 UNTRUSTED = (
+    "every client runs only code that it installed itself (`gswgan federate node`, or a round by files); one that runs "
+    "the app that a server sends has NO guarantee towards that server, which can read its records",
     "whether and when a client answers does not depend on its data",
     "the noise of other clients is not counted on: the public is promised what the server is promised",
 )
