@@ -1,4 +1,4 @@
-"""M_{sigma,C} (the paper's sanitization equation): clip, sum, record, add noise. The privacy barrier.
+"""M_{sigma,C} (the paper's sanitization equation): draw who takes part, clip, sum, record, add noise: the barrier.
 
 One call that cannot be half done: what comes in are private rows on any device, what comes out is a released
 array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
@@ -27,6 +27,7 @@ from torch import Tensor
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.events import BaseEvent, Contribution, Sampled, gaussian_of
 from gswgan.privacy.ledger import Ledger
+from gswgan.privacy.participation import draw_participants
 from gswgan.privacy.randomness import Streams
 
 GRID_BITS = 26
@@ -136,7 +137,8 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
 
 
 def check_key(ledger: Ledger, streams: Streams) -> None:
-    """Key and ledger belong to one plan."""
+    """The streams are those of a key, and key and ledger belong to one plan."""
+    streams.check_secret()
     if streams.context != ledger.context:
         raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
 
@@ -174,6 +176,14 @@ class GaussianMechanism:
         self.contribution, self.event, self.ledger = contribution, event, ledger
         self.noise_std = gaussian.noise_std
         self._streams = streams
+
+    def participants(self, name: str, count: int) -> NDArray[np.int64]:
+        """Who of `count` takes part in the release of this name, in ascending order: secret.
+
+        Drawn as the event says, at its own rate, from the run's key, under the release's name: a caller cannot choose
+        how, and no two releases share coins. The same name gives the same answer again.
+        """
+        return draw_participants(self.event, count, self._streams, self.ledger.observer, name)
 
     def release(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Released:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
