@@ -16,14 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.audit.step_law import StepLaw
-from gswgan.audit.wiring import GREY, Observed, Statistics, Wired, made_data, made_facts, restated, seed_of, wired
-from gswgan.baselines import find_method
+from gswgan.audit.wiring import (
+    GREY,
+    Observed,
+    Watch,
+    made_data,
+    made_facts,
+    observed,
+    restated,
+    seed_of,
+    wired,
+)
+from gswgan.audit.worst_case import QUIET
+from gswgan.baselines import autoencoder, dp_sgd_gan, find_method
 from gswgan.baselines.dp_merf_ae import DPMerfAESettings
 from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
+from gswgan.baselines.g_pate import GPateSettings
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
-from gswgan.privacy.events import BaseEvent, gaussian_of
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
 
@@ -31,10 +41,10 @@ RECORDS, BATCH = 20, 6
 """Of the tiny runs: records, and how many take part in a release on average, where they are sampled."""
 
 LOUD_EPSILON = 60.0
-"""Of the tiny runs: so little noise that a wrong rate of participation shows."""
+"""Of the tiny runs that are not sampled."""
 
-Attack = Callable[[Plan, int, int], dict[str, tuple[BaseEvent, Statistics]]]
-"""Plan, world and number of steps to the statistics of each kind of release."""
+Attack = Callable[[Plan, int, int], dict[str, Watch]]
+"""Plan, world and number of steps to what is seen of each kind of release."""
 
 
 def observe_baseline(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
@@ -42,10 +52,7 @@ def observe_baseline(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]
     attack = _attack_on(plan)
     runs = {world: tiny_plan(plan, seed=seed_of(seed, plan.method, plan.preset, world)) for world in (1, 2)}
     first, second = (attack(runs[world], world, steps) for world in (1, 2))
-    return [
-        Observed(name=name, law=StepLaw.of(event), first=values, second=second[name][1])
-        for name, (event, values) in first.items()
-    ]
+    return [kind for name in first for kind in observed(name, first[name], second[name])]
 
 
 def _attack_on(plan: Plan) -> Attack:
@@ -61,7 +68,7 @@ def _attack_on(plan: Plan) -> Attack:
 
 
 def tiny_plan(plan: Plan, *, seed: int) -> Plan:
-    """A run of the same method and preset with few made records, a part of which takes part in a release."""
+    """A run of the same method and preset with few made records and little noise."""
     own_noise = find_method(plan.method).own_noise(plan.preset)
     loud = make_plan(
         made_facts(max(RECORDS, _batch(plan.critic)), classes=2),
@@ -71,7 +78,7 @@ def tiny_plan(plan: Plan, *, seed: int) -> Plan:
         shards=4 if find_method(plan.method).takes_shards else None,
         steps=4,
     )
-    return restated(loud, seed=seed, facts=made_facts(RECORDS, classes=2), critic=_small_batches(loud.critic))
+    return restated(loud, seed=seed, facts=made_facts(RECORDS, classes=2), critic=_quiet(loud.critic))
 
 
 def _batch(settings: Any) -> int:
@@ -81,15 +88,14 @@ def _batch(settings: Any) -> int:
     return getattr(settings, "learning_batch", 0)
 
 
-def _small_batches(settings: Any) -> Any:
-    """The settings with BATCH records in a release, on average, where they are sampled."""
+def _quiet(settings: Any) -> Any:
+    """The settings with BATCH records in a release, on average, and little noise, where they are sampled."""
     if isinstance(settings, DPMerfAESettings):
-        return replace(
-            settings,
-            autoencoder=_small_batches(settings.autoencoder),
-            embedding=_small_batches(settings.embedding),
-        )
-    return replace(settings, learning_batch=BATCH) if _batch(settings) else settings
+        return replace(settings, autoencoder=_quiet(settings.autoencoder), embedding=_quiet(settings.embedding))
+    if not _batch(settings):
+        return settings
+    noise = {"noise_std" if isinstance(settings, MinibatchSettings) else "noise_multiplier": 1 / QUIET}
+    return replace(settings, learning_batch=BATCH, **noise)
 
 
 def _alternating(width: int) -> Tensor:
@@ -102,68 +108,60 @@ def _opinion(images: Tensor) -> Tensor:
     return ((images[:, -1, -1, -1] * 255).round() - GREY).sign()
 
 
-class _Gradients:
-    """Plants gradients of records, and keeps what the barrier lets out along their direction."""
+def _plant_gradients(gradients: Any, records_loss: Any) -> Watch:
+    """Plant the gradients of records, and watch what the barrier lets out."""
+    direction = _alternating(gradients.width)
+    release, seen = gradients.release, Watch(direction.double().numpy(), gradients.mechanism.event)
 
-    def __init__(self, gradients: Any, records_loss: Any) -> None:
-        self.values: list[float] = []
-        direction = _alternating(gradients.width)
-        release, noise_std = gradients.release, gradients.mechanism.noise_std
+    def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
+        said = _opinion(images) if loss is records_loss else torch.zeros(len(images))
+        return 1e3 * said[:, None] * direction
 
-        def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
-            said = _opinion(images) if loss is records_loss else torch.zeros(len(images))
-            return 1e3 * said[:, None] * direction
+    def watched(*args: Any, **options: Any) -> Tensor:
+        found: Tensor = release(*args, **options)
+        seen.see(found.double().numpy() * gradients.expected)
+        return found
 
-        def watched(*args: Any, **options: Any) -> Tensor:
-            found: Tensor = release(*args, **options)
-            seen = found.double().numpy() * gradients.expected
-            self.values.append(float(seen @ direction.double().numpy()) / noise_std)
-            return found
-
-        gradients.rows, gradients.release = rows, watched
+    gradients.rows, gradients.release = rows, watched
+    return seen
 
 
-def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, tuple[BaseEvent, Statistics]]:
-    from gswgan.baselines import dp_sgd_gan
-
+def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
     data = made_data(plan.facts, world)
     with wired(plan, data) as real:
-        critic, generator = real.critic, _BlankFakes(plan.facts)
-        event = critic.gradients.mechanism.event
+        critic, step = real.critic, 0
         critic.prepare(data)
-        planted = _Gradients(critic.gradients, dp_sgd_gan._loss_of_record)
-        step = 0
-        while len(planted.values) < steps:
+        seen = _plant_gradients(critic.gradients, dp_sgd_gan._loss_of_record)
+        while len(seen) < steps:
             critic.done = 0  # a tiny run plans few updates
-            critic.learn(step, generator)
+            critic.learn(step, _BlankFakes(plan.facts))
             step += 1
-        real.check_ledger([event] * len(planted.values))
-    return {"updates": (event, np.array(planted.values))}
+        real.check_ledger([seen.event] * len(seen))
+    return {"updates": seen}
 
 
-def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, tuple[BaseEvent, Statistics]]:
+def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
     data = made_data(plan.facts, world)
     with wired(plan, data) as real:
-        return {"minibatches": _minibatches(real, real.critic, data, plan, steps)}
+        return {"minibatches": _watch_minibatches(real.critic, data, plan, steps)}
 
 
-def _minibatches(real: Wired, critic: Any, data: ImageData, plan: Plan, steps: int) -> tuple[BaseEvent, Statistics]:
-    width, generator = critic.features.width, _BlankFakes(plan.facts)
-    direction = _alternating(width)
+def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> Watch:
+    direction = _alternating(critic.features.width)
     critic.features = _PlantedFeatures(critic.features, direction)
     critic.prepare(data)
-    mechanism, values = critic.mechanism, np.empty(steps)
-    release = mechanism.release
+    mechanism = critic._batches
+    release, seen = mechanism.release, Watch(direction.double().numpy(), mechanism.event)
 
     def watched(*args: Any, **options: Any) -> Any:
         found = release(*args, **options)
-        values[step] = found.sums[0] @ direction.double().numpy() / mechanism.noise_std
+        seen.see(found.sums[0])  # all records are of the first class
         return found
 
     mechanism.release = watched
     for step in range(steps):
-        critic.learn(step, generator)
-    return mechanism.event, values
+        critic.learn(step, _BlankFakes(plan.facts))
+    return seen
 
 
 class _BlankFakes:
@@ -189,13 +187,12 @@ class _PlantedFeatures:
         return 1e3 * _opinion(images)[:, None] * self._direction
 
 
-def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, tuple[BaseEvent, Statistics]]:
+def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
     settings, rows = plan.critic, plan.training.batch_size
     data = made_data(plan.facts, world)
     fake = torch.zeros(rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(rows, dtype=torch.int64)
     votes = torch.zeros(settings.teachers, rows * settings.projection, dtype=torch.int64)
-    values: dict[str, list[float]] = {"check": [], "vote": []}
     with wired(plan, data) as real:
         critic = real.critic
         critic.prepare(data)
@@ -203,14 +200,12 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, tuple[BaseEve
         votes[changed] = 0 if _opinion_of_shard(critic.teachers, changed) > 0 else 1
         critic.votes = lambda *args: votes
         critic.teachers.learn = lambda *args: None
-        watched = {"check": critic._check, "vote": critic._vote}
-        for name, mechanism in watched.items():
-            mechanism.release = _watched_votes(mechanism, settings.teachers, values[name])
+        seen = {"check": _watch_votes(critic._check, settings), "votes": _watch_votes(critic._vote, settings)}
         for step in range(steps):
             critic.learn(step, _BlankFakes(plan.facts))
             critic.upstream_gradient(fake, labels)
-        real.check_ledger([mechanism.event for mechanism in watched.values()] * steps)
-    return {name: (watched[name].event, np.array(values[name])) for name in watched}
+        real.check_ledger([kind.event for kind in seen.values()] * steps)
+    return seen
 
 
 def _opinion_of_shard(teachers: Any, number: int) -> float:
@@ -220,42 +215,41 @@ def _opinion_of_shard(teachers: Any, number: int) -> float:
     return float(said[said.abs().argmax()])
 
 
-def _watched_votes(mechanism: Any, teachers: int, values: list[float]) -> Callable[..., Any]:
-    release, event = mechanism.release, gaussian_of(mechanism.event)
+def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
+    """The changed teacher moves one vote from the second option to the first, in every question."""
+    release, ballot = mechanism.release, mechanism.ballot
+    shape = (ballot.questions,) if ballot.largest else (ballot.questions, ballot.options)
+    middle, towards = np.zeros(shape), np.zeros(shape)
+    if ballot.largest:
+        middle[:], towards[:] = settings.teachers - 0.5, 1.0
+    else:
+        middle[:, 0], middle[:, 1], towards[:, 0], towards[:, 1] = settings.teachers - 0.5, 0.5, 1.0, -1.0
+    seen = Watch(towards.ravel(), mechanism.event, middle=middle)
 
     def watched(name: str, votes: Tensor) -> Any:
         found = release(name, votes)
-        middle = np.zeros_like(found)  # between the two worlds; and from the second to the first, in all questions
-        towards = np.zeros_like(found)
-        if mechanism.ballot.largest:
-            middle[:], towards[:] = teachers - 0.5, 1.0
-        else:
-            middle[:, 0], middle[:, 1], towards[:, 0], towards[:, 1] = teachers - 0.5, 0.5, 1.0, -1.0
-        values.append(float(((found - middle) * towards).sum() / np.linalg.norm(towards) / event.noise_std))
+        seen.see(found)
         return found
 
-    return watched
+    mechanism.release = watched
+    return seen
 
 
-def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, tuple[BaseEvent, Statistics]]:
-    from gswgan.baselines import autoencoder
-
+def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+    """Short runs, one after the other, each with a key of its own; then the embedding's releases, where it has many."""
     data = made_data(plan.facts, world)
-    values: list[float] = []
-    event: BaseEvent | None = None
-    runs = math.ceil(steps / plan.critic.autoencoder.releases)
-    for number in range(runs):
+    found: dict[str, Watch] = {}
+    for number in range(math.ceil(steps / plan.critic.autoencoder.releases)):
         run = restated(plan, seed=seed_of(plan.seed, number))
         with wired(run, data) as real:
-            planted = _Gradients(real.critic.gradients, autoencoder.reconstruction_loss)
+            seen = _plant_gradients(real.critic.gradients, autoencoder.reconstruction_loss)
             real.critic._train(data)
-            event = real.critic.gradients.mechanism.event
-            assert event is not None
-            real.check_ledger([event] * len(planted.values))
-            values += planted.values
-    assert event is not None
-    found: dict[str, tuple[BaseEvent, Statistics]] = {"auto-encoder": (event, np.array(values))}
+            real.check_ledger([seen.event] * len(seen))
+        if number:
+            found["auto-encoder"].extend(seen)
+        else:
+            found["auto-encoder"] = seen
     if isinstance(plan.critic.embedding, MinibatchSettings):
         with wired(plan, data) as real:
-            found["minibatches"] = _minibatches(real, real.critic.kernel, data, plan, steps)
+            found["minibatches"] = _watch_minibatches(real.critic.kernel, data, plan, steps)
     return found

@@ -26,16 +26,19 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
-from gswgan.privacy.events import BaseEvent
+from gswgan.privacy.events import BaseEvent, gaussian_of
 from gswgan.privacy.ledger import read_ledger
 from gswgan.training.centralized import make_critic
-from gswgan.training.plan import Facts, Plan
+from gswgan.training.plan import Draft, Facts, Plan
 from gswgan.training.planner import guarantee
 from gswgan.training.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 SIDE = 8
 GREY = 128
+ACROSS = 200
+"""Coordinates of a release that are looked at across the worst direction."""
+
 
 Statistics = NDArray[np.float64]
 
@@ -75,10 +78,13 @@ def wired(plan: Plan, data: ImageData) -> Iterator[Wired]:
 def restated(plan: Plan, *, seed: int, **changes: Any) -> Plan:
     """The plan with other settings and the guarantee of these, its key fixed by the seed."""
     assert plan.guarantee is not None
-    draft = dataclasses.replace(plan, insecure_reproducible=True, seed=seed, curve=(), **changes)
-    total = draft.total()
+    parts = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Draft)}
+    total = Draft(**(parts | changes)).total()
     assert total is not None
-    return dataclasses.replace(draft, guarantee=guarantee(total, delta=plan.guarantee.delta))
+    cost = guarantee(total, delta=plan.guarantee.delta)
+    return dataclasses.replace(
+        plan, **changes, guarantee=cost, curve=(), claimed=None, lower_bound=None, seed=seed, insecure_reproducible=True
+    )
 
 
 def seed_of(*name: object) -> int:
@@ -116,9 +122,41 @@ def opinion(images: torch.Tensor) -> torch.Tensor:
     return (images[:, -1, -1, -1].to(torch.float32) - GREY).sign()
 
 
+class Watch:
+    """What releases show along the worst direction and across it, in units of the noise."""
+
+    def __init__(self, direction: Statistics, event: BaseEvent, *, middle: Statistics | float = 0.0) -> None:
+        """`middle`: what a release without noise would be, half way between the two worlds."""
+        self._direction = direction / np.linalg.norm(direction)
+        self._middle, self.event = middle, event
+        self._along: list[float] = []
+        self._across: list[Statistics] = []
+
+    def see(self, released: Statistics) -> None:
+        """One release."""
+        seen = (released - self._middle).ravel() / gaussian_of(self.event).noise_std
+        along = float(seen @ self._direction)
+        step = max(1, len(seen) // ACROSS)
+        self._along.append(along)
+        self._across.append((seen - along * self._direction)[::step])
+
+    def extend(self, other: Watch) -> None:
+        """What another run of the same kind showed."""
+        self._along += other._along
+        self._across += other._across
+
+    def __len__(self) -> int:
+        return len(self._along)
+
+    @property
+    def statistics(self) -> tuple[Statistics, Statistics]:
+        """Along and across."""
+        return np.array(self._along), np.concatenate(self._across)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Real releases of one kind along the worst direction, in units of the noise, and the law they should follow."""
+    """Real releases of one kind in both worlds, in units of the noise, and the law that they should follow."""
 
     name: str
     law: StepLaw
@@ -126,9 +164,25 @@ class Observed:
     second: Statistics
 
     def p_value(self) -> float:
-        """That the real releases of both worlds have this law (Kolmogorov-Smirnov)."""
+        """That the real releases have this law (Kolmogorov-Smirnov): each world, and both where they are mirrored."""
+        pools = [(1, self.first), (2, self.second)]
+        if self.law.out == 0:
+            pools.append((1, np.concatenate([self.first, -self.second])))
         worst = 1.0
-        for world, real in ((1, self.first), (2, self.second)):
-            model = self.law.draw((20 * len(real), 1), world, np.random.default_rng([len(real), world]))
-            worst = min(worst, float(ks_2samp(real.ravel(), model.ravel()).pvalue))
+        for world, real in pools:
+            model = self.law.draw((max(20_000, 4 * len(real)), 1), world, np.random.default_rng([len(real), world]))
+            worst = min(worst, float(ks_2samp(real, model.ravel()).pvalue))
         return worst
+
+
+NOISE = StepLaw(rate=1.0, out=0.0, size=0.0)
+"""Across the worst direction a release is noise alone."""
+
+
+def observed(name: str, first: Watch, second: Watch) -> list[Observed]:
+    """Both worlds of one kind of release: along the direction as its event says, across it noise."""
+    (along, across), (other_along, other_across) = first.statistics, second.statistics
+    return [
+        Observed(name=name, law=StepLaw.of(first.event), first=along, second=other_along),
+        Observed(name=f"noise of {name}", law=NOISE, first=across, second=other_across),
+    ]

@@ -16,14 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import (
     CPU,
+    GREY,
+    NOISE,
     SIDE,
     Observed,
     Statistics,
+    Watch,
     made_data,
     made_facts,
+    observed,
     opinion,
     restated,
     seed_of,
@@ -37,6 +40,7 @@ from gswgan.critics.started import StartedSettings
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
+from gswgan.privacy.participation import expected_participants
 from gswgan.training.plan import Facts, Plan
 
 Features = Callable[[Tensor], Tensor]
@@ -165,7 +169,7 @@ def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
     tiny = replace(settings, width=2, warm_start=0)
     assert isinstance(tiny, EnsembleSettings)
     if isinstance(plan.critic, StartedSettings):
-        tiny = replace(plan.critic, ensemble=tiny, kernel=FEATURES)
+        tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
     if privacy.sampling != "one":  # the paper's is little enough
         noise = privacy.contribution.sensitivity("zeroed") / QUIET
         privacy = replace(privacy, noise_std=noise)
@@ -174,31 +178,28 @@ def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
     )  # fmt: skip
 
 
-def ensemble_statistics(plan: Plan, world: int, steps: int) -> Statistics:
-    """One number a step from real steps: who takes part, planted gradients, clip, sum, ledger, noise.
+def watch_ensemble(plan: Plan, world: int, steps: int) -> Watch:
+    """Real steps: who takes part, planted gradients, clip, sum, ledger, noise.
 
     With the paper's draw of one, the others answer as the changed critic does in the second world.
     """
     privacy = plan.privacy
     assert privacy is not None
     start = plan.critic.steps if isinstance(plan.critic, StartedSettings) else 0
-    data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else 128)
+    data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else GREY)
     fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
-    direction = checkerboard(fake.shape).numpy().ravel()
-    direction = direction / np.linalg.norm(direction)
-    expected = 1.0 if privacy.sampling == "one" else privacy.rate * SHARDS
-    values = np.empty(steps)
+    seen = Watch(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
+    expected = expected_participants(privacy.event, SHARDS)
     with wired(plan, data) as real:
         ensemble = real.critic.ensemble if start else real.critic
         plant_critics(ensemble)
         ensemble.prepare(data)
         for step in range(steps):
             ensemble.learn(step, _NO_GENERATOR)
-            seen = ensemble.upstream_gradient(fake, labels).numpy().astype(np.float64).ravel() * expected
-            values[step] = seen @ direction / privacy.noise_std
+            seen.see(ensemble.upstream_gradient(fake, labels).double().numpy() * expected)
         real.check_ledger([privacy.event] * steps)
-    return values
+    return seen
 
 
 _NO_GENERATOR: Generator = None  # type: ignore[assignment]  # planted critics do not learn, so none is asked
@@ -207,10 +208,8 @@ _NO_GENERATOR: Generator = None  # type: ignore[assignment]  # planted critics d
 def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
     """Real steps of the plan's ensemble in both worlds; where the kernel critic starts it, its release as well."""
     tiny = {world: quiet_ensemble(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
-    first, second = (ensemble_statistics(tiny[world], world, steps) for world in (1, 2))
-    privacy = tiny[1].privacy
-    assert privacy is not None
-    found = [Observed(name="critics", law=StepLaw.of(privacy.event), first=first, second=second)]
+    first, second = (watch_ensemble(tiny[world], world, steps) for world in (1, 2))
+    found = observed("critics", first, second)
     if isinstance(plan.critic, StartedSettings):
         found.append(observe_start(tiny[1]))
     return found
@@ -226,4 +225,4 @@ def observe_start(plan: Plan) -> Observed:
         exact = exact_sums(data, real.critic.kernel.features)[:, :-1]
         real.check_ledger([settings.event(plan.facts.labelled)])
     noise = ((released.sums - exact) / settings.noise_std).numpy().ravel()
-    return Observed(name="start", law=StepLaw(rate=1.0, out=0.0, size=0.0), first=noise, second=-noise)
+    return Observed(name="noise of the start", law=NOISE, first=noise, second=-noise)
