@@ -406,6 +406,10 @@ def test_the_same_votes_again_are_the_same_bytes_and_others_are_another_release(
     other = resumed.release("step 1", changed)
     assert len(resumed.ledger.entries) == 2
     assert not np.isin(other - resumed.counts(changed), first - resumed.counts(votes)).any()  # fresh noise
+    # as in copies of the folder that do not know of each other
+    one, two = (votes_mechanism(tmp_path / copy, ballot, scale=4.0) for copy in ("one", "two"))
+    assert one.release("step 1", votes).tobytes() == first.tobytes()
+    assert two.release("step 1", changed).tobytes() == other.tobytes()
     # the noise of another scale is drawn anew, too: else two runs would give the counts away
     wider = votes_mechanism(tmp_path, ballot, scale=8.0).release("step 1", votes)
     assert not np.isclose((wider - resumed.counts(votes)) / 2, first - resumed.counts(votes), atol=1e-6).any()

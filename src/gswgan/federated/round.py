@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -32,9 +33,8 @@ from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
 from gswgan.training.book import Book, enter, new_entry
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
@@ -52,11 +52,13 @@ def create_run(
     source: dict[str, Any] | None = None,
     spread: dict[str, Any] | None = None,
     book: Path | None = None,
+    unauthenticated: bool = False,
 ) -> RunFolder:
     """A new run folder with its plan, the public list of clients, and how long they have for an answer.
 
     `source` and `spread`: where a simulation has its clients' data from. `book`: the privacy book that a trusted
-    aggregator enters before it asks anybody.
+    aggregator enters before it asks anybody. `unauthenticated`: nodes have no keys, so that one that restarts has
+    another number; a client's id may then move to a new node when its old one has gone. Otherwise it never moves.
     """
     trust_of(plan)
     entry = None if book is None else check_book(plan, book)[1]
@@ -65,7 +67,8 @@ def create_run(
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
     folder = RunFolder.create(root, plan, source=source, book=entry)
-    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
+    fixed = not unauthenticated and source is None  # a simulation makes new nodes whenever it goes on
+    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread, "fixed_nodes": fixed})
     return folder
 
 
@@ -86,8 +89,12 @@ def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
 class Round:
     """The one round of a federated run."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped."""
+    def __init__(self, folder: RunFolder, *, is_timed: bool = True) -> None:
+        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped.
+
+        One that is not timed, because answers come by files, ends when its operator closes it.
+        """
+        self._is_timed = is_timed
         self.folder, self.plan = folder, check_one_round(folder.plan())
         private = folder.private
         self._opened, self._closed, self.log = (
@@ -121,6 +128,8 @@ class Round:
 
     def open(self) -> float:
         """Begin, or go on; the time at which the round closes."""
+        if not self._is_timed:
+            return math.inf
         if not self._opened.exists():
             write_json(self._opened, {"at": time.time()})
         return float(read_json(self._opened, "opened.json")["at"]) + self._seconds

@@ -4,7 +4,7 @@ A line is on the disk before its release exists, so a crash can only leave a lin
 Beside the public ledger stands a private journal with a keyed fingerprint of each exact (noiseless) sum. It
 answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
 same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
-fresh noise and a new line.
+other noise and a new line. The noise is named by the fingerprint itself, so this holds for copies as well.
 
 The journal is written first, the ledger second, the noise is drawn last. A run that died between the first two
 has a line in the journal that the ledger lacks; it is added when the ledger is opened again.
@@ -12,10 +12,8 @@ has a line in the journal that the ledger lacks; it is added when the ledger is 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +32,7 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.randomness import sync_folder
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail
 
 FORMAT_VERSION = 1
 
@@ -103,7 +101,7 @@ class Ledger:
             self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
-        """Put the release on the disk before it happens; return its attempt, which selects its noise.
+        """Put the release on the disk before it happens; return its attempt, a number for each sum under this name.
 
         The attempt of an earlier, identical release is returned instead of a new line. A second attempt is
         recorded without its sampling: the same coins decided who took part, and they may have shown already.
@@ -116,7 +114,7 @@ class Ledger:
         if attempt > 0:
             self._before_repeat(entry)
         if self._journal is not None:
-            _check_size(self.path.stat().st_size, self._size)  # before anything is written
+            check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
             append_durably(self._journal, json.dumps(row) + "\n", mode=0o600)
         self._append_entry(entry)
@@ -155,37 +153,6 @@ class Ledger:
 def compose(entries: Iterable[Entry]) -> Event:
     """The entries as one event."""
     return Composed(events=tuple(entry.event for entry in entries))
-
-
-def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: int | None = None) -> None:
-    """Append and do not return before the disk has it; refuse a file that another process has written to."""
-    fresh = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
-        if expected_size is not None:
-            _check_size(os.fstat(descriptor).st_size, expected_size)
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fresh:
-        sync_folder(path.parent)
-
-
-def _check_size(size: int, expected: int) -> None:
-    if size != expected:
-        raise LedgerError("ledger size", size, f"{expected} bytes, as this run left it", "One run at a time.")
-
-
-def drop_torn_tail(path: Path) -> None:
-    """Cut a last line without its end: it was being written when the run died, so its release never happened."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
 
 
 def read_journal(path: Path) -> list[tuple[Entry, str]]:

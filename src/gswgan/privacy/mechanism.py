@@ -95,8 +95,7 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     length = torch.linalg.vector_norm(shape, dim=-1, keepdim=True)
     clipped = torch.where(peak * length > clip_norm, shape / length.clamp(min=1.0), exact / clip_norm)
     grid = (clipped * (shorter * 2.0**GRID_BITS)).trunc().to(torch.int64)
-    fits = (grid * grid).sum(dim=-1, keepdim=True) <= 1 << 2 * GRID_BITS  # in integers: no rounding to trust
-    return (grid * fits)[..., :width]
+    return (grid * fits_grid(grid))[..., :width]  # in integers: no rounding to trust
 
 
 def columns_of(contribution: Contribution, width: int) -> int:
@@ -145,15 +144,18 @@ def check_key(ledger: Ledger, streams: Streams) -> None:
 
 def announce(
     name: str, exact: NDArray[np.int64], bound: object, event: BaseEvent, ledger: Ledger, streams: Streams
-) -> int:
-    """Put a release of these exact integers into the ledger before its noise is drawn; the attempt selects the noise.
+) -> str:
+    """Put a release of these exact integers into the ledger before its noise is drawn; return what names the noise.
 
-    The fingerprint covers the integers and all that the noise depends on: what differs in anything gets fresh noise.
+    That is a keyed fingerprint of the integers and of all that the noise depends on. What differs in anything has
+    other noise, whatever the ledger and the journal remember (a restored copy of them may have forgotten); what is the
+    same in everything has the same noise, and is the same release again.
     """
     fingerprint = hashlib.blake2b(key=streams.seed("fingerprint", ledger.observer, name))
     fingerprint.update(repr((bound, event, exact.shape)).encode())
     fingerprint.update(np.ascontiguousarray(exact).tobytes())
-    return ledger.record(name, event, fingerprint.hexdigest())
+    ledger.record(name, event, fingerprint.hexdigest())
+    return fingerprint.hexdigest()
 
 
 class GaussianMechanism:
@@ -193,9 +195,9 @@ class GaussianMechanism:
         release again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
-        attempt = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
+        fingerprint = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
         scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
-        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, attempt)
+        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, fingerprint)
         noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         if not self.contribution.counts:
             return Released(sums=noisy, counts=None)

@@ -13,8 +13,8 @@ counted.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -30,7 +30,8 @@ from gswgan.data import ImageData, ImageStream
 from gswgan.errors import LedgerError, PrivacyError, RunError
 from gswgan.privacy import Accountant
 from gswgan.privacy.events import Composed, Event, check_neighbours, from_json, to_json
-from gswgan.privacy.ledger import Entry, append_durably, chained_line, drop_torn_tail, read_chain
+from gswgan.privacy.ledger import Entry, chained_line, read_chain
+from gswgan.privacy.storage import append_durably, drop_torn_tail, locked
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, data_digest, read_json
 from gswgan.training.settings import check_delta, check_epsilon
@@ -187,15 +188,12 @@ class Book:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One process at a time, the others wait. The lock is a file beside the book, and stays there."""
-        try:
-            descriptor = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as wrong:
-            raise RunError("book", str(self.path), f"a folder that can be written ({wrong.strerror})") from wrong
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path.with_name(self.path.name + ".lock"), wait=True))
+            except OSError as wrong:
+                raise RunError("book", str(self.path), f"a folder that can be written ({wrong.strerror})") from wrong
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _booked(row: dict[str, Any], rows: list[dict[str, Any]]) -> Booked:

@@ -21,11 +21,12 @@ from gswgan.critics.one_pass import Workers
 from gswgan.critics.ranks import Ranks
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData, ImageStream
+from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
-from gswgan.privacy.randomness import erase_key, sync_folder
+from gswgan.privacy.randomness import erase_key
+from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
 from gswgan.training.book import enter
 from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
@@ -115,12 +116,15 @@ def run(
             )
         if data is not None and not plan.fits(Facts.of(data)):
             raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+        _remove_asides(folder)
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
         stream = data if isinstance(data, ImageStream) else None
         if stream is not None and not isinstance(plan.critic, KernelSettings):
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
+        if isinstance(data, ImageData) and not isinstance(plan.critic, KernelSettings):
+            check_own_names(data.repeated_names)  # shards and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:
@@ -167,11 +171,19 @@ def run(
     return True
 
 
+def _remove_asides(folder: RunFolder) -> None:
+    """Remove what a process that died was writing; a key is overwritten first."""
+    for path in left_asides(folder.key):
+        erase_key(path)
+    for path in (part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")):
+        path.unlink(missing_ok=True)
+
+
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
-    keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
+    keys = (folder.key, *left_asides(folder.key))
     spent = [folder.journal, folder.checkpoint, folder.sums, *folder.private.glob(f"{folder.warm_start.stem}*")]
-    spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
+    spent += [part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
         erase_key(key)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ import numpy as np
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.privacy import Streams
-from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
+from gswgan.privacy.randomness import create_key, load_key
+from gswgan.privacy.storage import check_own, check_private, locked, make_folder, write_durably
 from gswgan.training.plan import Plan
 
 
@@ -61,10 +61,9 @@ class RunFolder:
         try:
             if not folder.is_vacant():
                 raise taken
-            for new in (*(path for path in reversed(root.parents) if not path.exists()), root, folder.release):
-                new.mkdir(exist_ok=True)
-                sync_folder(new.parent)
-            folder.private.mkdir(mode=0o700, exist_ok=True)
+            for new in (root, folder.release):
+                make_folder(new)
+            make_folder(folder.private, private=True)
             with folder.locked():
                 if not folder.is_vacant():  # another process was quicker
                     raise taken
@@ -130,34 +129,36 @@ class RunFolder:
         source = read_json(self.source, "the source of the run's data (or pass --data)")
         return {key: value for key, value in source.items() if key != "format_version"}
 
+    def check_ours(self) -> None:
+        """Refuse folders of another user, or in which others can put or read what they should not."""
+        check_own(self.root.resolve())
+        check_own(self.release)
+        check_private(self.private)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time."""
-        try:
-            descriptor = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as wrong:
-            raise RunError("run", str(self.root), f"a run folder that can be written ({wrong.strerror})") from wrong
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as wrong:
-            os.close(descriptor)
-            raise RunError("run", str(self.root), "a run that no other process is working on") from wrong
-        try:
+        """One process at a time, in a folder of this user."""
+        with contextlib.ExitStack() as held:
+            try:
+                self.check_ours()
+                held.enter_context(locked(self.private / "lock", wait=False))
+            except BlockingIOError as wrong:
+                raise RunError("run", str(self.root), "a run that no other process is working on") from wrong
+            except OSError as wrong:
+                raise RunError("run", str(self.root), f"a run folder that can be written ({wrong.strerror})") from wrong
             yield
-        finally:
-            os.close(descriptor)
 
 
 def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
     """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it.
 
-    Of data that stays in its files, the files are digested, and how they are read.
+    Of data that stays in its files, the files are digested, with their classes, and how they are read.
     """
     state = hashlib.blake2b(key=key)
     if isinstance(data, ImageStream):
         state.update(repr(data.reader).encode())
-        for path in data.shards.files():
-            state.update(f"{path.stat().st_size} ".encode())
+        for path, label in data.shards.files():
+            state.update(f"{path.stat().st_size} {label} ".encode())
             with path.open("rb") as file:
                 while piece := file.read(2**20):
                     state.update(piece)
