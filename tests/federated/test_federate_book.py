@@ -92,14 +92,20 @@ def test_the_rounds_of_algorithm_2_are_entered_as_planned(tmp_path: Path, book: 
     everybody = critic_clients(tmp_path / "state", plan)
     assert run_rounds(folder, InProcess(everybody), device=CPU)
     (booked,) = again(book).runs
-    assert Accountant("zeroed").epsilon(booked.total, 1e-5) == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
-    full = create_run(tmp_path / "full", critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=book.path)
-    Book(book.path).reserve("other", critic_plan(rounds=2, epsilon=3), DATA.person_ids, where="")
+    (charge,) = booked.charges
+    assert charge.cost == (pytest.approx(plan.guarantee.epsilon, rel=1e-4), 1e-5)
+    assert Accountant("zeroed").epsilon(charge.event, 1e-5) == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
+    for path in (tmp_path / "no", tmp_path / "nor this"):
+        with pytest.raises(PrivacyError, match="at most the budget"):
+            create_run(path, critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=book.path)
+    large = Book.create(tmp_path / "large", epsilon=5, delta=1e-5)
+    full = create_run(tmp_path / "full", critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=large.path)
+    large.reserve("other", critic_plan(rounds=2, epsilon=4), DATA.person_ids, where="")
     with pytest.raises(PrivacyError, match="at most the budget"):
         run_rounds(full, InProcess(everybody), device=CPU)
     assert not full.ledger.exists()
-    assert not full.key.exists()
-    marks = {booked.data for booked in again(book).runs}
+    large.reserve("more", critic_plan(rounds=2, epsilon=1), DATA.person_ids, where="")
+    marks = {booked.data for booked in again(large).runs}
     assert len(marks) == 1  # the same list of clients
 
 
@@ -158,7 +164,10 @@ def test_an_answer_from_other_data_is_entered_again(tmp_path: Path):
     (_, mine), *_ = [pair for pair in clients(people(seed=5)) if pair[0] == NAME]
     second = Client(NAME, mine, tmp_path / "state", trust="untrusted-server", book=book.path, **cap)
     assert "block" in second.reply(question)
-    assert [booked.repeated for booked in again(book).runs] == [1]
+    assert [booked.repeated for booked in again(book).runs] == [
+        0,
+        1,
+    ]  # its key was erased, so it is a run of its own too
 
 
 def test_a_nodes_configuration_can_name_a_book(tmp_path: Path, book: Book):

@@ -231,7 +231,7 @@ def _check_book(plan: Plan, book: Path | None) -> None:
     from gswgan.federated.round import check_book
 
     if book is not None:
-        console.print(f"book:      {check_book(plan, book)[0]}")
+        console.print(f"book:      {check_book(plan, book)}")
 
 
 def show(plan: Plan) -> None:
@@ -294,5 +294,7 @@ def tell(folder: RunFolder) -> None:
     statement = read_json(folder.privacy, "privacy.json")
     for other in statement["guarantees"][1:]:
         console.print(f"also:      {from_plain(PrivacyCost, other)}")
+    for one in statement["assumed"]:
+        console.print(f"assumed:   {one}", markup=False)
     for other in statement["open_to"]:
         console.print(f"NO guarantee towards the {other['observer']}: {other['why']}")

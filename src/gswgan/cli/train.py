@@ -183,13 +183,10 @@ def train(
     if resume is None:
         for doubt in doubts(plan, images):
             print(f"warning: {doubt}", file=sys.stderr)
-        entry = None
         if book is not None:
-            from gswgan.training.book import Book, new_entry
+            from gswgan.training.book import Book
 
-            its = Book(book)
-            after, entry = its.check(plan), new_entry(its)
-            console.print(f"book:      epsilon {after:.4g} of {its.epsilon:.4g} at delta {its.delta:g} with this run")
+            console.print(f"book:      {Book(book).check(plan)}")
         if save_plan is not None:
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
@@ -203,7 +200,7 @@ def train(
         if planning:
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
-        folder = _create(out or _free(Path("runs") / f"{_local_name(where['spec'])}-{kind}"), plan, where, entry)
+        folder = _create(out or _free(Path("runs") / f"{_local_name(where['spec'])}-{kind}"), plan, where, book)
     run_in_sight(folder, images, device, readers, where)
     if show_private:
         show_private_score(folder)
@@ -220,7 +217,7 @@ def _check_out(out: Path, *, given: bool) -> None:
         raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
 
 
-def _create(root: Path, plan: Plan, where: dict[str, Any], book: dict[str, str] | None) -> RunFolder:
+def _create(root: Path, plan: Plan, where: dict[str, Any], book: Path | None) -> RunFolder:
     """The run folder; where it cannot be made, the folders above it that were new go again as well."""
     from gswgan.training.run_folder import RunFolder
 

@@ -1,7 +1,7 @@
 """What a client does. Everything that must survive is on its own disk before anything leaves.
 
     STATE/<name of the client>/client.json, log.jsonl     memory.py
-                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin, book.json
+                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
 
 The order is: plan, limits and cap are checked before the data is looked at; book, if the client keeps one (all answers
 that the plan can ask for), ledger (written ahead, within the cap), answer on the disk, key erased, answer sent. A
@@ -43,11 +43,11 @@ from gswgan.federated.records import SHAPE, no_records, of_one_person
 from gswgan.federated.trust import Trust, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.events import BaseEvent, Event, Repeated
-from gswgan.privacy.ledger import Entry, read_ledger
+from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, sync_folder, write_durably
-from gswgan.training.book import Book, enter_from, new_entry
+from gswgan.training.entering import enter_into
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.run_folder import write_json
 
@@ -169,24 +169,16 @@ class Client:
             if is_new:
                 folder.mkdir(mode=0o700)
                 sync_folder(self.home)
-            ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan)
-            secret = self._secret(plan, folder)
-            data = self._records(plan)
+            secret, data, entered = self._secret(plan, folder), self._records(plan), None
             if self._book is not None:
-                ledger.ask = self._enter(self._book, plan, folder, data)
+                entered = enter_into(self._book, plan, data, secret, where=folder, total=_all_answers(plan))
+            ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
         except Exception:
             if is_new:
                 erase_key(folder / "key.json")
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         yield _Work(folder=folder, data=data, ledger=ledger, secret=secret)
-
-    def _enter(self, book: Path, plan: Plan, folder: Path, data: ImageData) -> Callable[[Entry], None]:
-        """Enter the plan into the client's book; returns what to ask before an answer is repeated."""
-        note = folder / "book.json"
-        if not note.exists():
-            write_json(note, new_entry(Book(book)))
-        return enter_from(note, plan, data, where=folder, total=_all_answers(plan))
 
     def _records(self, plan: Plan) -> ImageData:
         """The client's records, or none at all where what is there cannot be used for this plan."""

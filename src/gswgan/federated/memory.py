@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import Entry, read_ledger
+from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.storage import append_durably
+from gswgan.training.entering import Entered
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import read_json
 
@@ -82,13 +83,13 @@ class Memory:
 class CappedLedger(Ledger):
     """A ledger that takes no line beyond the client's cap."""
 
-    def __init__(self, home: Path, path: Path, plan: Plan) -> None:
-        """`ask` is told of an answer that repeats one, and may refuse it."""
+    def __init__(self, home: Path, path: Path, plan: Plan, entered: Entered | None = None) -> None:
+        """`entered`: into the client's book, which may refuse an answer that repeats one."""
         assert plan.privacy is not None
-        self.ask: Callable[[Entry], None] = lambda entry: None
         super().__init__(
-            path, observer=plan.privacy.observer, context=plan.digest(), journal=path.with_name("journal.jsonl"),
-            before_repeat=lambda entry: self.ask(entry),
+            path, observer=plan.privacy.observer, context=plan.digest(),
+            journal=path.with_name("journal.jsonl") if entered is None else entered.journal,
+            before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
         )  # fmt: skip
         self._home = home
 

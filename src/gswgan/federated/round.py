@@ -35,7 +35,8 @@ from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_
 from gswgan.privacy import Streams
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
-from gswgan.training.book import Book, enter, new_entry
+from gswgan.training.book import Book
+from gswgan.training.entering import enter
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
@@ -61,19 +62,20 @@ def create_run(
     another number; a client's id may then move to a new node when its old one has gone. Otherwise it never moves.
     """
     trust_of(plan)
-    entry = None if book is None else check_book(plan, book)[1]
+    if book is not None:
+        check_book(plan, book)
     if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
         raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
-    folder = RunFolder.create(root, plan, source=source, book=entry)
+    folder = RunFolder.create(root, plan, source=source, book=book)
     fixed = not unauthenticated and source is None  # a simulation makes new nodes whenever it goes on
     write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread, "fixed_nodes": fixed})
     return folder
 
 
-def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
-    """What the book would say with this run, and its entry to be; an error where there is no room for it."""
+def check_book(plan: Plan, path: Path) -> str:
+    """What the book would say with this run; an error where there is no room for it."""
     if trust_of(plan) == "untrusted-server":
         raise PlanError(
             "book",
@@ -81,9 +83,7 @@ def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
             "the release of a trusted aggregator",
             "Here each client has its own book, or a cap.",
         )
-    book = Book(path)
-    after = book.check(plan)
-    return f"epsilon {after:.4g} of {book.epsilon:.4g} at delta {book.delta:g} with this run", new_entry(book)
+    return Book(path).check(plan)
 
 
 class Round:
@@ -146,7 +146,7 @@ class Round:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._recall()  # what another server took before
             if not self.is_released:
-                enter(self.folder, self.plan, None)  # into its book, if any, before anybody is asked
+                enter(self.folder, self.plan, None, self.folder.secret(self.plan))  # before anybody is asked
             yield
         except BlockingIOError as wrong:
             raise RunError(
@@ -261,13 +261,14 @@ class Round:
         append_durably(self.log, json.dumps(row) + "\n", mode=0o600)
 
     def _tools(self) -> Tools:
+        secret = self.folder.secret(self.plan)
         return Tools(
             plan=self.plan,
             folder=self.folder,
             public=Streams.public(self.plan.seed),
-            secret=self.folder.secret(self.plan),
+            secret=secret,
             device=torch.device("cpu"),
             note=lambda text: None,
             stopped=lambda: False,
-            before_repeat=enter(self.folder, self.plan, None) or (lambda entry: None),
+            entered=enter(self.folder, self.plan, None, secret),
         )

@@ -82,6 +82,7 @@ def drop_torn_tail(path: Path) -> None:
     """Cut a last line without its end: it was being written when the run died, so its release never happened."""
     descriptor = _open(path, os.O_RDWR)
     with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # a line that is being written now is not torn
         data = file.read()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):

@@ -24,8 +24,9 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import GswganError, RunError, short
 from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
-from gswgan.privacy import Accountant, PrivacyCost
+from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import tally, to_json, unsampled
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import Entry, compose, read_ledger
 from gswgan.release.contents import wrong_contents
 from gswgan.release.embedding import expected_embedding
@@ -215,9 +216,9 @@ class _Look:
 
     def the_guarantee(self) -> Iterator[Finding]:
         """Epsilon computed from the ledger is what privacy.json states, with everything it means nothing without."""
-        planned, total = self.plan.guarantee, compose(self.entries)
+        planned, found = self.plan.guarantee, tally(compose(self.entries))
         assert planned is not None
-        epsilon = Accountant(planned.neighbours).epsilon(total, planned.delta)
+        epsilon = epsilon_with_repeats(self.plan.releases(), found, planned.delta, planned.neighbours)
         self.cost = dataclasses.replace(planned, epsilon=max(epsilon, planned.epsilon))
         if planned.epsilon > epsilon * (1 + TOLERANCE):
             what = f"plans epsilon {planned.epsilon:.6g}, where its ledger costs {epsilon:.6g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import threading
@@ -27,9 +26,9 @@ from gswgan.generators.generator import Generator
 from gswgan.privacy import Streams
 from gswgan.privacy.randomness import erase_key
 from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
-from gswgan.training.book import enter
 from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.entering import enter
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
 from gswgan.training.plan import Facts, Plan
@@ -227,18 +226,17 @@ def make_critic(
         raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
     if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
-    asked = enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
+    entered = enter(folder, plan, data, secret)  # into its book, if any, before anything is released
     if data is not None:
         if isinstance(data, ImageStream):
             note("digesting the files of the data")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(
-        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped, **more
-    )
-    if asked is not None:
-        tools = dataclasses.replace(tools, before_repeat=asked)
+        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped,
+        entered=entered, **more,
+    )  # fmt: skip
     if tools.ranks is not None:  # there is a key now
         root = str(folder.root.absolute())
         tools.ranks.tell(do="begin", root=root, where=tools.ranks.where, device=device.type)

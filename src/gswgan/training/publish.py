@@ -14,8 +14,9 @@ from torch import nn
 from gswgan.errors import LedgerError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
-from gswgan.privacy import Accountant, PrivacyCost, Streams
+from gswgan.privacy import PrivacyCost, Streams
 from gswgan.privacy.events import in_words, tally
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.storage import write_durably
 from gswgan.training.plan import Plan
@@ -48,12 +49,11 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
     if plan.guarantee is None:
         return None
     _, entries, _ = read_ledger(folder.ledger)
-    total = compose(entries)
-    found, planned = tally(total), plan.releases()
+    found, planned = tally(compose(entries)), plan.releases()
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:
-        epsilon = Accountant(plan.guarantee.neighbours).epsilon(total, plan.guarantee.delta)
+        epsilon = epsilon_with_repeats(planned, found, plan.guarantee.delta, plan.guarantee.neighbours)
         return dataclasses.replace(plan.guarantee, epsilon=max(epsilon, plan.guarantee.epsilon))
     if found != planned:
         raise LedgerError(
@@ -117,6 +117,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             "- what happened is in ledger.jsonl",
             *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
             *(f"- NO guarantee towards the {one['observer']}: {one['why']}" for one in statement.get("open_to", [])),
+            *(f"- assumed: {one}" for one in statement.get("assumed", [])),
         ]
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")

@@ -47,13 +47,13 @@ class RunFolder:
         *,
         source: dict[str, Any] | None = None,
         origin: RunFolder | None = None,
-        book: dict[str, str] | None = None,
+        book: Path | None = None,
     ) -> RunFolder:
         """A new run with its plan. An existing folder is never written over.
 
         `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost.
-        `book`: the privacy book that the run will enter. The plan is written last: a folder without it is no run yet,
-        and may be made again.
+        `book`: the privacy book that the run will enter; then the key is drawn now, so that a copy or a backup of the
+        folder is the same run. The plan is written last: a folder without it is no run yet, and may be made again.
         """
         folder = cls(root)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
@@ -69,9 +69,11 @@ class RunFolder:
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
-                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
+                for old in (folder.book, folder.key):  # of a folder that was begun before
+                    old.unlink(missing_ok=True)
                 if book is not None:
-                    write_json(folder.book, dict(book))
+                    write_json(folder.book, {"book": str(book.resolve())})
+                    folder.secret(plan)
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
                     write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
@@ -85,7 +87,7 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source, self.book}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.key}
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
