@@ -266,7 +266,7 @@ def test_float32_noise_whose_tail_is_cut(plant) -> None:
 
 
 def test_one_noise_key_for_two_budgets(tmp_path, monkeypatch) -> None:
-    """One key for two plans: where noise goes by the release's name alone, their weighted difference has none at all."""
+    """One key for two plans: where noise goes by the name alone, the weighted difference of the releases has none."""
     louder = dataclasses.replace(KERNEL, noise_std=3 * KERNEL.noise_std)
     stated = Accountant().epsilon(Composed(events=(KERNEL.event, louder.event)), DELTA)
     features = public_features()
