@@ -705,7 +705,7 @@ def test_no_permission(refused: str, line: str, message: str, tmp_path: Path, ru
 
     def guarded(function):
         def call(name, *rest, **options):
-            if Path(os.fsdecode(name) if isinstance(name, bytes) else name).absolute() == path:
+            if not isinstance(name, int) and Path(os.fsdecode(name)).absolute() == path:  # no descriptor
                 raise PermissionError(errno.EACCES, "Permission denied", str(name))
             return function(name, *rest, **options)
 
@@ -713,7 +713,7 @@ def test_no_permission(refused: str, line: str, message: str, tmp_path: Path, ru
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda name, mode: Path(name) != path)
-        for module, name in ((io, "open"), (os, "listdir"), (os, "scandir")):
+        for module, name in ((io, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
             patch.setattr(module, name, guarded(getattr(module, name)))
         assert call(line, run=run, monkeypatch=monkeypatch) == 2
     assert said(capsys, tmp_path, run) == f"gswgan: {message}\n"

@@ -13,7 +13,7 @@ import typer
 
 from gswgan.cli.console import console
 from gswgan.cli.running import run_in_sight, show_private_score
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, RunError, printable
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData, ImageStream
@@ -189,7 +189,7 @@ def train(
         check_large_delta(plan, allowed=allow_large_delta)
         check_stated(plan)
         for doubt in doubts(plan, images):
-            print(f"warning: {doubt}", file=sys.stderr)
+            print(f"warning: {printable(doubt)}", file=sys.stderr)
         if book is not None:
             from gswgan.training.book import Book
 

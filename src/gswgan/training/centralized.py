@@ -107,6 +107,7 @@ def run(
     """
     with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
+        folder.check_made_here(plan)
         if folder.is_finished:
             if _clean_up(folder):  # it died after its last file
                 return True

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import PlanError, RunError, short
+from gswgan.errors import PlanError, RunError, StorageError, short
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
-from gswgan.privacy.storage import named_by_user, write_durably
+from gswgan.privacy.storage import named_by_user, read_file, write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -288,7 +288,9 @@ class Plan(Draft):
     def load(cls, path: Path) -> Plan:
         """Read a saved plan."""
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(read_file(path, follow_link=True))
+        except StorageError:
+            raise
         except (OSError, ValueError, RecursionError) as wrong:
             what = wrong.strerror if isinstance(wrong, OSError) else "no JSON"
             raise PlanError("plan", f"{path}: {what}", "a plan saved by `gswgan train --save-plan`", _AGAIN) from wrong

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -124,7 +126,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
     left_out = [name for label, name in enumerate(facts.class_names) if label not in kept]
     cost = cost_from_statement(statement)
     lines = [
-        f"# Synthetic images after {facts.data}",
+        f"# Synthetic images after {plain_text(facts.data)}",
         "",
         "![samples](samples.png)",
         "",
@@ -163,13 +165,18 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
         "## How it was made",
         "",
-        f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
+        f"- method `{plan.method}` ({plan.recipe.about}), preset {plain_text(plan.preset)}",
         f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:
-        lines.append(f"- left out, too rare to be told from the noise: {', '.join(left_out)}")
+        lines.append(f"- left out, too rare to be told from the noise: {', '.join(map(plain_text, left_out))}")
     return "\n".join(lines) + "\n"
+
+
+def plain_text(name: str) -> str:
+    """A name of a file, class or preset, which anybody may have chosen, as text that is no Markdown and no HTML."""
+    return re.sub(r"([\\`*_{}\[\]()#!|~:])", r"\\\1", html.escape(name, quote=False))
 
 
 def _several(unit: str) -> str:
