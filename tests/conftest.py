@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +34,9 @@ from gswgan.training.planner import make_plan
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
 checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
+os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")  # of these tests, and of what they start
+atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
+
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
 

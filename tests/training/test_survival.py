@@ -63,7 +63,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint and a log line after every step; epsilon is computed once."""
     monkeypatch.setattr(centralized, "LOG_EVERY", 1)
     monkeypatch.setattr(centralized.Checkpoint, "is_due", lambda self: True)
-    monkeypatch.setattr("gswgan.training.publish.Accountant", _accountant)
+    monkeypatch.setattr("gswgan.privacy.filter.Accountant", _accountant)
     monkeypatch.setattr(Accountant, "epsilon", _epsilon)
 
 
@@ -129,7 +129,7 @@ def assert_counted(folder: RunFolder, released: dict[str, set[str]]) -> None:
 
 
 def assert_ended(folder: RunFolder, expected: dict[str, bytes] | None = None) -> None:
-    kept = {"lock", "data.json", "metrics.jsonl", "shards.json", "source.json"}
+    kept = {"lock", "data.json", "metrics.jsonl", "owner.json", "shards.json", "source.json"}
     assert {path.name for path in folder.private.iterdir()} <= kept
     for line in folder.metrics.read_text().splitlines():
         json.loads(line)
