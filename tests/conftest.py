@@ -104,6 +104,13 @@ def noise_by_name() -> Iterator[None]:
 
 
 @pytest.fixture
+def known_noise() -> Iterator[None]:
+    """For tests that tell exact sums by subtracting two releases."""
+    with noise_by_name():
+        yield
+
+
+@pytest.fixture
 def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     """A mechanism with its own ledger; the key is fixed, so tests repeat."""
 

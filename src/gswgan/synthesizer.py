@@ -25,7 +25,7 @@ from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import check_file, make_folder, read_file, write_durably
 from gswgan.training.centralized import run
 from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import doubts, make_plan
+from gswgan.training.planner import check_large_delta, doubts, make_plan
 from gswgan.training.publish import cost_from_statement
 from gswgan.training.run_folder import RunFolder, find_release, read_json
 from gswgan.training.settings import check_whole
@@ -77,8 +77,10 @@ class GSWGAN:
         seed: int = 0,
         device: str | None = None,
         insecure_reproducible: bool = False,
+        allow_large_delta: bool = False,
     ) -> None:
-        """`epsilon` and `delta` default to 10 and 1e-5; presets as published (`paper`, `dp-cgan`) have a fixed noise.
+        """`epsilon` defaults to 10, `delta` to 1e-5 (0.1/n from 100,000 records on); a delta of 1/n or more is refused
+        unless `allow_large_delta`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
 
         `method` is GS-WGAN or one of the baselines (docs/baselines.md), which differ in nothing else.
         """
@@ -92,6 +94,7 @@ class GSWGAN:
             "seed": seed,
             "insecure_reproducible": insecure_reproducible,
         }
+        self._allow_large_delta = allow_large_delta
         self._device = pick_device(device)
         self._folder: RunFolder | None = None
         self._network: nn.Module | None = None
@@ -113,6 +116,7 @@ class GSWGAN:
         """
         data = make_image_data(images, labels, classes=classes, persons=persons, image_size=image_size)
         plan = make_plan(Facts.of(data), device=self._device.type, **self._options)
+        check_large_delta(plan, allowed=self._allow_large_delta)
         for doubt in doubts(plan, data):
             warnings.warn(doubt, GswganWarning, stacklevel=2)
         if out is None:

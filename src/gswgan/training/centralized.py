@@ -32,7 +32,7 @@ from gswgan.training.entering import enter
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
 from gswgan.training.plan import Facts, Plan
-from gswgan.training.publish import publish
+from gswgan.training.publish import check_stated, publish
 from gswgan.training.run_folder import RunFolder
 
 LOG_EVERY = 50
@@ -116,6 +116,7 @@ def run(
             )
         if data is not None and not plan.fits(Facts.of(data)):
             raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+        check_stated(plan)
         _remove_asides(folder)
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
