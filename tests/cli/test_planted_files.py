@@ -16,7 +16,10 @@ from planted import gswgan, refused
 from report_runs import EVIL, a_run
 
 from gswgan.cli.console import PlainConsole
+from gswgan.data import load_data
 from gswgan.errors import DataError, GswganError, printable
+from gswgan.evaluation.inception import read_weights
+from gswgan.federated import site
 from gswgan.training.publish import card, plain_text
 from gswgan.training.run_folder import find_release, read_json
 
@@ -73,6 +76,19 @@ def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
     ):
         refused(capsys, "train", *given, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_no_other_file_makes_a_reader_hang(tmp_path: Path, kind: str) -> None:
+    for name in ("leaf/all_data_0.json", "site.toml", "inception.pt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        plant(tmp_path / name, kind)
+    with pytest.raises(DataError, match=r"a named pipe|a symbolic link"):
+        load_data(tmp_path / "leaf", classes=62)
+    with pytest.raises(GswganError, match=r"site\.toml.*a regular file, not a"):
+        site.read_file(tmp_path / "site.toml")
+    with pytest.raises(GswganError, match=r"inception\.pt.*a regular file, not a"):
+        read_weights(tmp_path / "inception.pt")
 
 
 # --- names that a terminal would obey

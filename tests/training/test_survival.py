@@ -565,20 +565,16 @@ def test_a_line_that_was_only_announced_is_added(tmp_path: Path, monkeypatch: py
     assert [entry.event for entry in ledger_in(tmp_path).entries] == [SAMPLED, SAMPLED, EVENT]
 
 
-def test_a_ledger_that_lost_more_than_one_line_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_that_lost_lines_has_them_again_from_the_journal(tmp_path: Path) -> None:
     ledger = ledger_in(tmp_path)
     for step in range(4):
         ledger.record(f"step {step}", SAMPLED, f"sum {step}")
     whole = ledger.path.read_bytes()
     rows = whole.splitlines(keepends=True)
-    for cut in (b"".join(rows[:-1]), whole[:-1], whole[:-60]):
+    for cut in (whole[:-1], whole[:-60], *(b"".join(rows[:kept]) for kept in range(len(rows)))):
         ledger.path.write_bytes(cut)
         assert len(ledger_in(tmp_path).entries) == 4
-        assert ledger.path.read_bytes() == whole  # the journal has what is missing
-    for kept in (3, 2, 1, 0):
-        ledger.path.write_bytes(b"".join(rows[:kept]))
-        with pytest.raises(LedgerError, match="Restore it"):
-            ledger_in(tmp_path)
+        assert ledger.path.read_bytes() == whole
 
 
 def test_a_line_that_failed_is_not_taken_for_a_recorded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

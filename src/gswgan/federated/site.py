@@ -18,6 +18,7 @@ from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
 from gswgan.federated.records import SHAPE
 from gswgan.federated.trust import check_trust, promise
+from gswgan.privacy import storage
 from gswgan.training.plan import Facts
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
@@ -30,7 +31,7 @@ OTHERS = (
 def read_file(path: Path) -> dict[str, Any]:
     """A site's configuration file (TOML), not checked yet."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(storage.read_file(path, follow_link=True).decode())
     except (OSError, ValueError) as wrong:
         raise FederationError(
             "site", str(path), f"a TOML file that can be read ({wrong})", "Check the path."
