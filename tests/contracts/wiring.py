@@ -103,14 +103,14 @@ def _small_codes(plan: Plan) -> Plan:
 CRITICS = {"width": 2, "updates": 1, "learning_batch": 2}
 SHARDED = {"shards": 60, "steps": 16}
 CASES = {
-    "default": Case(data=digits, small=_small(features=64), options={"steps": 2}, releases=1),
+    "default": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
     "ensemble": Case(data=digits, small=_small_started, options={**SHARDED, "preset": "ensemble"}),
     "ensemble-alone": Case(
         data=digits, small=lambda plan: _by_coins(_small(**CRITICS)(plan)), releases=16,
         options={**SHARDED, "preset": "ensemble-alone"},
     ),
     "paper": Case(data=digits, small=_small(**CRITICS, warm_start=0), options={**SHARDED, "preset": "paper"}),
-    "dp-merf": Case(data=digits, small=_small(features=64), options={"method": "dp-merf", "steps": 2}, releases=1),
+    "dp-merf": Case(data=digits, small=_small(features=512), options={"method": "dp-merf", "steps": 2}, releases=1),
     "dp-merf paper": Case(
         data=digits, small=_small(features=64), options={"method": "dp-merf", "preset": "paper", "steps": 12}
     ),
@@ -124,7 +124,7 @@ CASES = {
         data=digits, small=_small(width=2), options={"method": "dp-sgd-gan", "preset": "revisited", "steps": 6}
     ),
     "dp-sgd-gan dp-cgan": Case(
-        data=digits, small=_small(width=2), options={"method": "dp-sgd-gan", "preset": "dp-cgan", "steps": 6}
+        data=digits, small=_small(width=2), options={"method": "dp-sgd-gan", "preset": "dp-cgan", "steps": 12}
     ),
     "g-pate": Case(
         data=digits, small=_small(discriminator=EnsembleSettings(**CRITICS)),
@@ -132,7 +132,7 @@ CASES = {
     ),
     "pate-gan": Case(
         data=digits, small=_small(teacher_width=2, student_width=2, teacher_updates=1),
-        options={"method": "pate-gan", "shards": 6, "steps": 4}, releases=8,
+        options={"method": "pate-gan", "shards": 6, "steps": 5}, releases=25,
     ),
     "fed-avg-gan": Case(
         data=by_person, small=_small(width=2, learning_batch=2, updates=1, generator_updates=1, training={"steps": 16}),

@@ -24,6 +24,7 @@ from gswgan.federated.trust import (
     spent,
     to_each,
     trust_of,
+    who_is_a_client,
 )
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of, tally
@@ -180,7 +181,7 @@ def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     if trust == "trusted-aggregator":
         assumed = [
             "the server adds the noise, tosses the coins, keeps both secret, and removes the answers after a round",
-            "a client is one person; one that does not answer counts as zero, and nobody takes its place",
+            f"{who_is_a_client(plan)}; one that does not answer counts as zero, and nobody takes its place",
         ]
     else:
         assumed = [

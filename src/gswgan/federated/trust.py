@@ -74,6 +74,12 @@ def trust_of(plan: Plan) -> Trust:
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
 
 
+def who_is_a_client(plan: Plan) -> str:
+    """What a client is taken to be, for the list of what is assumed."""
+    assert plan.guarantee is not None
+    return "a client is one person" if plan.guarantee.unit == "person" else "a client is invented by the simulation"
+
+
 def for_invented_clients(plan: Plan) -> Plan:
     """The plan of a simulation that spreads records over clients which it makes up: they are no persons."""
     assert plan.privacy is not None
@@ -213,7 +219,7 @@ def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     if trust == "trusted-aggregator":
         assumed = [
             "the server adds the noise, publishes nothing else, and removes the answers when the round is over",
-            "a client is one person, and answers once",
+            f"{who_is_a_client(plan)}, and answers once",
         ]
     else:
         assumed = ["the client runs this software with good entropy; the server may do as it likes", *UNTRUSTED]
