@@ -141,7 +141,8 @@ def in_brief() -> str:
     for data, preset, where, epsilon in BRIEF:
         some = found[data, preset, where, epsilon]
         privacy = some[0]["privacy"]
-        relation = f"{privacy['delta']:g}; {privacy['unit']} {RELATIONS[privacy['neighbours']]}"
+        delta = f"{privacy['delta']:.0e}".replace("e-0", "e-")
+        relation = f"{delta}; {privacy['unit']} {RELATIONS[privacy['neighbours']]}"
         scores = [f"{np.mean([one[key] for one in some]):.{n}f}" if key in some[0] else "" for key, n in SCORES[:2]]
         how = preset if where == "H200" else f"{preset}, {where}"
         rows.append([SETS.get(data, data), how, true_epsilon(some[0]), relation, *scores])
