@@ -9,7 +9,7 @@ import numpy as np
 from gswgan.benchmark.tables import main_table
 from gswgan.privacy import Accountant, Gaussian
 from gswgan.privacy.events import Repeated, Sampled
-from result_runs import SETS, read, table
+from result_runs import SETS, figure, machine, read, table
 
 DELTA = 1e-5
 
@@ -88,6 +88,44 @@ def digits_methods() -> str:
     """`gswgan benchmark` on digits: all methods at two epsilons."""
     made = main_table(read("benchmark-digits-cpu"), "digits")
     return table(made.head, made.rows)
+
+
+def debugging() -> str:
+    """The paper's debugging task: half of the clients' images are inverted; one generator for each group."""
+    head = [
+        "method",
+        "machine",
+        "steps",
+        "true epsilon for both generators",
+        "delta",
+        "bright share, suspected clients",
+    ]
+    head += ["others"]
+    rows = []
+    for kind in (
+        "kernel-h200",
+        "ensemble-h200",
+        *(f"fed-avg-{noise}-h200" for noise in (0.01, 0.1, 0.5)),
+        "kernel-cpu",
+    ):
+        found = read(f"debug-mnist-writers-{kind}")
+        cost, claimed = found["guarantee"], found["claimed"]
+        epsilon = figure(cost["epsilon"]) + (f" (claimed {figure(claimed['epsilon'])})" if claimed else "")
+        shares = [f"{found['bright_share'][group]:.3f}" for group in ("suspected", "unsuspected")]
+        method = f"`{found['preset']}`" if found["method"] == "gswgan" else f"`{found['method']}`, `{found['preset']}`"
+        rows.append([method, machine(found), f"{found['steps']:,}", epsilon, f"{cost['delta']:g}", *shares])
+    return table(head, rows)
+
+
+def pate_gan() -> str:
+    """The GS-WGAN paper's remedies for PATE-GAN, on digits."""
+    head = ["remedy", "all teachers agree from step", "of", 'labels "real" at the end', "votes for it"]
+    rows = []
+    for run in read("pate-gan-digits-cpu")["runs"]:
+        since = "never" if run["unanimous_since"] is None else str(run["unanimous_since"])
+        shares = [f"{100 * run['labelled_real']:.0f} %", f"{100 * run['votes_real']:.1f} %"]
+        rows.append([run["remedy"], since, str(run["steps"]), *shares])
+    return table(head, rows)
 
 
 def batched() -> str:

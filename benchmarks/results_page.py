@@ -14,9 +14,11 @@ from quality_figure import draw
 from result_runs import by_person, by_record, in_brief
 from result_tables import (
     batched,
+    debugging,
     digits,
     digits_methods,
     ensemble_cost,
+    pate_gan,
     published,
     real,
     release_cost,
@@ -97,6 +99,12 @@ towards it if a client answers once a round (3,788 for Algorithm 2 as printed). 
 All clients were computed in one batch, without the network. The paper's Table 2 with bytes:
 [federated.md](federated.md#table-2-on-our-data).
 
+The paper's debugging task on `mnist-writers`: 270 of 539 writers' images are inverted, a public classifier tells who is
+suspected, and each group gets a generator. Share of 2,000 generated images with a bright frame; epsilon for one writer
+zeroed, observer: the public ([federated.md](federated.md#the-debugging-task)):
+
+{debugging()}
+
 ## Real data
 
 {real()}
@@ -116,6 +124,10 @@ work, five classifiers; mean ± standard deviation of two seeds; delta 1e-5, obs
 
 {digits_methods()}
 
+PATE-GAN at epsilon 10 with the remedies that the GS-WGAN paper tried (`benchmarks/pate_gan.py`, one run each):
+
+{pate_gan()}
+
 ## Speed
 
 K critics as one batched model against a loop over modules, updates per second in the same run
@@ -134,6 +146,13 @@ The kernel critic's one release on the H200, made images of 28x28 (`benchmarks/c
 A step of its generator, the ResNet of width 64 with nearest doubling, on the H200:
 
 {step_cost()}
+
+## Figures on other pages
+
+IS and FID over epsilon, iterations and the number of critics, and the norms of gradients before and after clipping:
+[ensemble.md](ensemble.md#the-papers-curves). Samples of both groups of the debugging task, and of the writers:
+[federated.md](federated.md#the-debugging-task). Noise of both critics over the number of records:
+[choosing.md](choosing.md#the-noise-of-both).
 """
 
 
