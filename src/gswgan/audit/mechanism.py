@@ -20,7 +20,7 @@ from gswgan.audit.worst_case import (
     public_features,
     tied_law,
 )
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.started import KernelStart
 from gswgan.errors import AuditError
 from gswgan.privacy import Gaussian, PrivacyCost
 from gswgan.training.gs_wgan_plan import load_preset
@@ -116,7 +116,7 @@ def audit_preset(
     privacy, total = draft.privacy, draft.total()
     assert privacy is not None
     assert total is not None
-    start = draft.critic.event(facts.labelled) if isinstance(draft.critic, StartedSettings) else None
+    start = draft.critic.event(facts.labelled) if isinstance(draft.critic, KernelStart) else None
     stated = guarantee(total, delta=privacy.delta)
     claim = stated.epsilon if claim is None else claim
     tie = None

@@ -12,6 +12,7 @@ from torch import nn
 from gswgan.generators.bilinear import BilinearGenerator
 from gswgan.generators.dcgan import DCGANGenerator
 from gswgan.generators.decoded import DecodedGenerator
+from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.latent import LatentKind
 from gswgan.generators.mlp import MLPGenerator
 from gswgan.generators.resnet import ResNetGenerator
@@ -23,7 +24,7 @@ __all__ = ["GeneratorSettings", "build_network"]
 class GeneratorSettings:
     """The network and its latent code."""
 
-    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded"]
+    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded", "denoiser"]
     width: int
     latent: int = 10
     latent_kind: LatentKind = "normal"
@@ -39,6 +40,7 @@ def build_network(settings: GeneratorSettings, *, classes: int, channels: int, i
         "bilinear": BilinearGenerator,
         "mlp": MLPGenerator,
         "decoded": DecodedGenerator,
+        "denoiser": DenoisedSampler,
     }
     return kinds[settings.architecture](
         latent=settings.latent,

@@ -15,7 +15,8 @@ from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.one_pass import OnePass
 from gswgan.critics.ranks import SpreadEnsemble, Summed
-from gswgan.critics.started import Started, StartedSettings
+from gswgan.critics.refined.critic import Refined, RefinedSettings
+from gswgan.critics.started import KernelStart, Started, StartedSettings
 from gswgan.critics.warm_start import WarmStart
 from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.mechanism import ClippedSum
@@ -27,7 +28,7 @@ from gswgan.training.run_folder import RunFolder, write_json
 
 
 def make_critic(plan: Plan, tools: Tools) -> Critic:
-    """Kernel, ensemble or one after the other, by the type of the settings."""
+    """Kernel, ensemble, one after the other, or the kernel and a denoiser, by the type of the settings."""
     settings, privacy = plan.critic, plan.privacy
     assert privacy is not None
     parts: dict[str, Any] = {"contribution": privacy.contribution, "event": privacy.event}
@@ -45,6 +46,11 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
         ledger=tools.ledger, streams=tools.secret,
     )  # fmt: skip
     kernel = kernel_critic(plan, tools.folder, tools.device, first)
+    if isinstance(settings, RefinedSettings):
+        return Refined(
+            settings, plan.optimizer, kernel, alone, releases=privacy.releases, public=tools.public,
+            secret=tools.secret, device=tools.device,
+        )  # fmt: skip
     return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools, mechanism))
 
 
@@ -103,7 +109,7 @@ def kernel_critic(
     summed: Callable[[], tuple[ClippedSum, int]] | None = None,
 ) -> KernelCritic:
     """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
-    settings = plan.critic.kernel if isinstance(plan.critic, StartedSettings) else plan.critic
+    settings = plan.critic.kernel if isinstance(plan.critic, KernelStart) else plan.critic
     return KernelCritic(
         RandomFeatures(settings, plan.facts.channels, plan.facts.image_size, device),
         mechanism,
@@ -134,7 +140,7 @@ def _warm_start(settings: EnsembleSettings, plan: Plan, tools: Tools, held: rang
 METHOD = Method(
     name="gswgan",
     about="GS-WGAN (Chen, Orekondy, Fritz 2020), made true: gradients sanitized on their way to the generator",
-    settings=KernelSettings | EnsembleSettings | StartedSettings,
+    settings=KernelSettings | EnsembleSettings | StartedSettings | RefinedSettings,
     presets=PRESETS,
     draft=draft,
     total=total,
