@@ -51,8 +51,8 @@ def barrier(folder: str) -> GaussianMechanism:
     return GaussianMechanism(
         contribution=contribution,
         event=Gaussian(noise_std=1.0, sensitivity=contribution.sensitivity("replace-one")),
-        ledger=Ledger(Path(folder) / "ledger.jsonl", observer="public", context="public"),
-        streams=Streams.public(0),
+        ledger=Ledger(Path(folder) / "ledger.jsonl", observer="public", context="cost"),
+        streams=Streams(bytes(32), "cost"),
     )
 
 

@@ -25,7 +25,7 @@ from gswgan.critics.network import CriticShape
 from gswgan.data import make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Sampled, Streams
+from gswgan.privacy import BatchStreams, Contribution, GaussianMechanism, Ledger, Sampled, Streams
 from gswgan.privacy.events import Gaussian
 from gswgan.training.captured import CapturedAround
 from record import record
@@ -37,13 +37,13 @@ def step(device: torch.device, *, count: int, participants: int, side: int, widt
     """Seconds of a step, after those that record."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    rng, key, folder = np.random.default_rng(0), Streams.public(0), Path(tempfile.mkdtemp())
+    rng, key, folder = np.random.default_rng(0), Streams(bytes(32), "cost"), Path(tempfile.mkdtemp())
     n = RECORDS * count
     images = rng.integers(0, 256, (n, side, side), dtype=np.uint8)
     contribution, rate = Contribution(clip_norm=1.0, rows=ROWS), participants / count
     gaussian = Gaussian(noise_std=10.0, sensitivity=contribution.sensitivity("replace-one"))
     event = Sampled(rate=rate, event=gaussian) if rate < 1 else gaussian
-    ledger = Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal")
+    ledger = Ledger(folder / "ledger", observer="public", context=key.context, journal=folder / "journal")
     settings = EnsembleSettings(
         width=width, learning_batch=64, precision="bfloat16" if device.type == "cuda" else "float32"
     )
@@ -51,7 +51,7 @@ def step(device: torch.device, *, count: int, participants: int, side: int, widt
         settings,
         CriticShape(image_size=side, channels=1, classes=CLASSES, width=width),
         GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=key),
-        count=count, sampling="poisson" if rate < 1 else "all", rate=rate, public=key, secret=key, device=device,
+        count=count, public=key, batches=BatchStreams(key), device=device,
     )  # fmt: skip
     ensemble.prepare(make_image_data(images, np.arange(n) % CLASSES, classes=CLASSES))
     generator = Generator(

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from gswgan.critics.warm_start import WarmStart
 from gswgan.data import make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Sampled, Streams
+from gswgan.privacy import BatchStreams, Contribution, DrawnOne, GaussianMechanism, Ledger, Sampled, Streams
 from gswgan.privacy.events import Gaussian
 from gswgan.training.captured import CapturedAround
 from gswgan.training.checkpoint import Checkpoint
@@ -310,9 +310,10 @@ class Profile:
         rows = 8 if self.tiny else (32 if paper else 64)
         contribution = Contribution(clip_norm=1.0, rows=rows)
         gaussian = Gaussian(noise_std=10.0, sensitivity=contribution.sensitivity("replace-one"))
-        event = gaussian if paper else Sampled(rate=0.1, event=gaussian)
-        folder, key = Path(tempfile.mkdtemp()), Streams.public(0)
-        ledger = Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal")
+        critics = count or (24 if self.tiny else 1000)
+        event = DrawnOne(count=critics, event=gaussian) if paper else Sampled(rate=0.1, event=gaussian)
+        folder, key = Path(tempfile.mkdtemp()), Streams(bytes(32), "profile")
+        ledger = Ledger(folder / "ledger", observer="public", context=key.context, journal=folder / "journal")
         settings = EnsembleSettings(
             width=self.width if paper else max(4, self.width // 2),
             learning_batch=self.batch if paper else 2 * self.batch,
@@ -322,11 +323,9 @@ class Profile:
             settings,
             CriticShape(image_size=side, channels=1, classes=10, width=settings.width),
             GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=key),
-            count=count or (24 if self.tiny else 1000),
-            sampling="one" if paper else "poisson",
-            rate=1.0 if paper else 0.1,
+            count=critics,
             public=key,
-            secret=key,
+            batches=BatchStreams(key),
             device=self.device,
             warm_start=warm,
         )
@@ -385,14 +384,15 @@ class Profile:
         members = ensemble._participants if len(ensemble._participants) else np.arange(1)
         blocks = list(ensemble._blocks(fake, labels))
         number = iter(range(10**6))
-        release = ensemble._mechanism.release
+        mechanism = cast(GaussianMechanism, ensemble._mechanism)
+        release = mechanism.release
         width = fake[0].numel()
         return {
             "of which pools of fakes": lambda: ensemble._fakes_by_class(generator, next(number)),
             "of which secret draws": lambda: ensemble._draws(members, next(number)),
             "of which judging": lambda: ensemble.judge(members, fake, labels),
             "of which clip, sum, ledger, noise": lambda: release(f"p {next(number)}", blocks, slots=rows, width=width),
-            "of which noise": lambda: ensemble._secret.rounded_gaussian((rows, width), 1e9, "n", next(number)),
+            "of which noise": lambda: mechanism._streams.rounded_gaussian((rows, width), 1e9, "n", next(number)),
         }
 
     def warm_start(self) -> Found:

@@ -79,14 +79,14 @@ def measure(case: str, persons: int, rounds: int, idle: float) -> dict[str, Any]
                 images = rng.integers(0, 256, (20, size, size)).astype(np.uint8)
                 np.savez(root / f"{name}.npz", images=images, labels=np.arange(20) % 10)
                 federation.node(name, name, trust=trust_of(plan), cap=10_000.0, classes=10)
-            wait(lambda: all(wire.down for wire in federation.wires.values()), 300, "all nodes")
+            wait(lambda: all(wire.down for wire in federation.wires.values()), "all nodes")
             time.sleep(idle)  # they join
             joined = federation.bytes_on_the_wire()
             time.sleep(idle)
             marks, times = [federation.bytes_on_the_wire()], [time.monotonic()]
             federation.hold()
             for number in range(1 if isinstance(plan.critic, KernelSettings) else rounds):
-                wait(lambda n=number: _is_over(folder, n, plan), 900, f"round {number} of {case}")
+                wait(lambda n=number: _is_over(folder, n, plan), f"round {number} of {case}")
                 marks.append(federation.bytes_on_the_wire())
                 times.append(time.monotonic())
             rows = [row for row in rows_of(folder) if "digest" in row]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 import torch
+from hypothesis import HealthCheck, settings
 
 from gswgan.baselines import dp_merf_ae
 from gswgan.baselines.teachers import Teachers
@@ -20,9 +22,13 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
+from gswgan.training import checkpoint
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import make_plan
 
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes says how busy the machine is
+checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
 
@@ -72,6 +78,11 @@ def stripes() -> ImageData:
     return tiny_images()
 
 
+def key_of(number: int) -> Streams:
+    """The streams of a key that is fixed, so that tests repeat."""
+    return Streams(number.to_bytes(32, "little"), "plan")
+
+
 @pytest.fixture
 def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     """A mechanism with its own ledger; the key is fixed, so tests repeat."""
@@ -81,9 +92,10 @@ def mechanism_for(tmp_path: Path) -> Callable[..., GaussianMechanism]:
     ) -> GaussianMechanism:
         folder = tmp_path / f"mechanism-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        ledger = Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal")
+        streams = key_of(key)
+        ledger = Ledger(folder / "ledger", observer="public", context=streams.context, journal=folder / "journal")
         event = event or Gaussian(noise_std=noise_std, sensitivity=contribution.sensitivity("replace-one"))
-        return GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=Streams.public(key))
+        return GaussianMechanism(contribution=contribution, event=event, ledger=ledger, streams=streams)
 
     return make
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gswgan.baselines.autoencoder import Autoencoder, reconstruction_loss
-from gswgan.baselines.dp_sgd import RecordGradients
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.generators.decoded import CODE, Spread
-from gswgan.privacy import Contribution, Gaussian, Sampled, Streams
+from gswgan.privacy import Contribution, Gaussian, Sampled
 
 
 @pytest.mark.parametrize(("side", "channels"), [(8, 1), (28, 3), (30, 1)])
@@ -31,7 +31,7 @@ def test_gradients_of_single_records_are_autograds(mechanism_for) -> None:
     torch.manual_seed(0)
     network = Autoencoder(image_size=8, channels=1, width=3)
     event = Sampled(rate=0.5, event=Gaussian(noise_std=1.0, sensitivity=2.0))
-    gradients = RecordGradients(network, mechanism_for(Contribution(clip_norm=1.0), event=event), Streams.public(0))
+    gradients = RecordGradients(network, mechanism_for(Contribution(clip_norm=1.0), event=event))
     images = torch.rand(6, 1, 8, 8)
     for image, row in zip(images, gradients.rows(reconstruction_loss, images)):
         network.zero_grad()

@@ -15,7 +15,7 @@ from gswgan.baselines.dp_merf import dp_merf_defaults, length_scale
 from gswgan.baselines.dp_merf_minibatch import RECORD, MinibatchCritic
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.errors import PlanError
-from gswgan.privacy import Gaussian, Sampled, Streams
+from gswgan.privacy import Gaussian, Sampled
 from gswgan.privacy.ledger import read_ledger
 from gswgan.report.page import public_page
 from gswgan.report.release import read_release
@@ -131,9 +131,7 @@ def test_a_batch_is_drawn_by_coins_and_its_target_is_unbiased(mechanism_for) -> 
     data = tiny_images(3000)
     features = RandomFeatures(KernelSettings(features=16, length_scales=(3.0,)), 1, 8, torch.device("cpu"))
     event = Sampled(rate=0.2, event=Gaussian(noise_std=1e-6, sensitivity=2.0))
-    critic = MinibatchCritic(
-        features, mechanism_for(RECORD, event=event), rate=0.2, classes=3, secret=Streams.public(1)
-    )
+    critic = MinibatchCritic(features, mechanism_for(RECORD, event=event), classes=3)
     critic.prepare(data)
     rows = features(torch.from_numpy(data.images).float() / 255)
     means = torch.stack([rows[torch.from_numpy(data.labels == label)].mean(dim=0) for label in range(3)])
@@ -152,9 +150,7 @@ def test_a_record_is_the_same_row_whoever_else_takes_part(mechanism_for) -> None
     data = tiny_images(300)
     features = RandomFeatures(KernelSettings(features=64, length_scales=(3.0,)), 1, 8, torch.device("cpu"))
     event = Sampled(rate=0.2, event=Gaussian(noise_std=1.0, sensitivity=2.0))
-    critic = MinibatchCritic(
-        features, mechanism_for(RECORD, event=event), rate=0.2, classes=3, secret=Streams.public(1)
-    )
+    critic = MinibatchCritic(features, mechanism_for(RECORD, event=event), classes=3)
     critic.prepare(data)
     seen: dict[int, torch.Tensor] = {}
     rng = np.random.default_rng(0)

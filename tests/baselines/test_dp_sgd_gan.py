@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from conftest import changed_in_one_record, copied, same, tiny_images
+from conftest import changed_in_one_record, copied, key_of, same, tiny_images
 from gswgan.baselines import dp_sgd, dp_sgd_gan
 from gswgan.baselines.discriminator import Discriminator, cross_entropy
 from gswgan.baselines.dp_sgd_gan import (
@@ -64,12 +64,17 @@ def make(
 ) -> DPSGDGAN:
     settings = dataclasses.replace(settings, **changes)
     critic = DPSGDGAN(
-        settings, mechanism_for(contribution(settings), event=update_event(settings, data.n)),
+        settings, mechanism_for(contribution(settings), event=update_event(settings, data.n), key=secret),
         image_size=data.image_size, channels=data.channels, classes=data.classes,
-        public=Streams.public(public), secret=Streams.public(secret), device=CPU,
+        public=Streams.public(public), device=CPU,
     )  # fmt: skip
     critic.prepare(data)
     return critic
+
+
+def drawn(critic: DPSGDGAN, step: int, update: int) -> np.ndarray:
+    """Who takes part in one update."""
+    return critic.gradients.draw(f"step {step} update {update}")
 
 
 def watch(critic: DPSGDGAN) -> list[tuple[str, np.ndarray]]:
@@ -201,7 +206,7 @@ def test_a_mechanism_that_accounts_for_something_else_is_refused(mechanism_for, 
     )
     for mechanism in (everyone, looser):
         with pytest.raises(PrivacyError, match="mechanism"):
-            DPSGDGAN(SETTINGS, mechanism, secret=Streams.public(1), **shape)
+            DPSGDGAN(SETTINGS, mechanism, **shape)
 
 
 # The gradients
@@ -286,7 +291,7 @@ def noise_of(critic: DPSGDGAN, updates: int) -> np.ndarray:
     found = []
     for update in range(updates):
         critic._update(0, update, FAKES)
-        members = critic.draw(0, update)
+        members = drawn(critic, 0, update)
         real = critic.rows(*critic.records(members), real=True).double().numpy()
         fake, labels = FAKES.fakes(24, "discriminator", 0, update)
         public = critic.rows(fake, critic.discriminator.codes(labels), real=False).double().numpy()
@@ -368,7 +373,7 @@ def coins_are_fair(critic: DPSGDGAN, rate: float, draws: int = 400) -> bool:
     """Whether all records take part at this rate, independently of each other and of the time."""
     taken = np.zeros((draws, len(critic.images)))
     for draw in range(draws):
-        taken[draw, critic.draw(draw // 2, draw % 2)] = 1
+        taken[draw, drawn(critic, draw // 2, draw % 2)] = 1
     spread = math.sqrt(rate * (1 - rate))
     scaled = (taken - rate) / spread
     total, by_record, by_draw = scaled.sum() / math.sqrt(scaled.size), scaled.sum(0), scaled.sum(1)
@@ -387,7 +392,7 @@ def test_records_take_part_by_coins_of_the_accounted_rate(mechanism_for, stripes
     assert not coins_are_fair(critic, 0.27)
     assert not coins_are_fair(critic, 0.23)
     rng = np.random.default_rng(0)
-    critic.draw = lambda step, update: rng.permutation(96)[:24]  # type: ignore[method-assign]
+    critic.gradients.draw = lambda name: rng.permutation(96)[:24]  # type: ignore[method-assign]
     assert not coins_are_fair(critic, 24 / 96)  # a batch of fixed size
 
 
@@ -396,7 +401,7 @@ def test_coins_are_secret_weights_public(mechanism_for, stripes: ImageData) -> N
     other_seed, other_key = make(stripes, mechanism_for, public=1), make(stripes, mechanism_for, secret=4)
 
     def coins(critic: DPSGDGAN) -> list[list[int]]:
-        return [critic.draw(step, update).tolist() for step in range(4) for update in range(3)]
+        return [drawn(critic, step, update).tolist() for step in range(4) for update in range(3)]
 
     assert coins(ours) == coins(other_seed) != coins(other_key)
     assert len({tuple(draw) for draw in coins(ours)}) == 12  # fresh in every step and update
@@ -406,7 +411,7 @@ def test_coins_are_secret_weights_public(mechanism_for, stripes: ImageData) -> N
 
 def test_an_empty_batch_still_releases_noise(mechanism_for, stripes: ImageData) -> None:
     critic = make(stripes, mechanism_for)
-    critic.draw = lambda step, update: np.empty(0, np.int64)  # type: ignore[method-assign]
+    critic.gradients.draw = lambda name: np.empty(0, np.int64)  # type: ignore[method-assign]
     released = watch(critic)
     critic.learn(0, FAKES)
     assert len(released) == len(critic.gradients.mechanism.ledger.entries) == 2
@@ -440,7 +445,7 @@ def test_replacing_a_record_moves_a_release_by_at_most_2c(
                 seen = watch(critic)
                 critic._update(0, update, FAKES)
                 sums.append(seen[-1][1])
-            takes_part = record in pair[0].draw(0, update)
+            takes_part = record in drawn(pair[0], 0, update)
             distances.append(np.linalg.norm(sums[0] - sums[1]) if takes_part else 0.0)
             assert takes_part or np.array_equal(sums[0], sums[1])
         return distances
@@ -606,7 +611,7 @@ def test_resuming_after_every_step_is_the_straight_run(tmp_path: Path, stripes: 
         )
         critic = DPSGDGAN(
             settings, mechanism, image_size=8, channels=1, classes=3,
-            public=Streams.public(0), secret=streams, device=CPU,
+            public=Streams.public(0), device=CPU,
         )  # fmt: skip
         critic.prepare(stripes)
         return critic, ledger
@@ -650,7 +655,7 @@ def test_state_holds_all_that_learning_changes(mechanism_for, stripes: ImageData
 def test_the_private_log_has_the_gradient_norms_before_and_after_clipping(mechanism_for, stripes: ImageData) -> None:
     """The other half of the paper's figures 2 and A.1."""
     critic = make(stripes, mechanism_for, updates=1)
-    members = critic.draw(0, 0)
+    members = drawn(critic, 0, 0)
     norms = critic.rows(*critic.records(members), real=True).norm(dim=1).numpy()
     critic.learn(0, FAKES)
     found = critic.metrics()
@@ -723,16 +728,16 @@ def test_rows_on_a_gpu_do_not_depend_on_place_and_repeat() -> None:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        ledger = Ledger(Path(folder) / "ledger", observer="public", context="public")
+        ledger = Ledger(Path(folder) / "ledger", observer="public", context="plan")
         mechanism = GaussianMechanism(
             contribution=contribution(settings),
             event=update_event(settings, 300),
             ledger=ledger,
-            streams=Streams.public(0),
+            streams=key_of(0),
         )
         critic = DPSGDGAN(
             settings, mechanism, image_size=28, channels=1, classes=3,
-            public=Streams.public(0), secret=Streams.public(1), device=device,
+            public=Streams.public(0), device=device,
         )  # fmt: skip
         critic.prepare(data)
         check_places(critic, 300)

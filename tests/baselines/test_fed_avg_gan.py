@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from conftest import copied, same, tiny_generator, tiny_images
+from conftest import copied, key_of, same, tiny_generator, tiny_images
 from gswgan.baselines import BY_PERSON, METHODS, find_method
 from gswgan.baselines.fed_avg_gan import (
     PUBLISHED_DISCRIMINATOR,
@@ -24,7 +24,7 @@ from gswgan.baselines.fed_avg_gan import (
 from gswgan.critics.loss import critic_loss
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.privacy import Accountant, Gaussian, Repeated, Sampled, Streams
+from gswgan.privacy import Accountant, BatchStreams, Gaussian, Repeated, Sampled, Streams
 from gswgan.privacy.accountant import PLAIN, PLD, VISIBLE_DRAW, visible_draw_epsilon
 from gswgan.privacy.claims import claimed_rounds
 from gswgan.privacy.ledger import read_ledger
@@ -54,8 +54,8 @@ def by_person(seed: int = 0, empty: tuple[int, ...] = ()) -> ImageData:
 def make(data: ImageData, mechanism_for, *, secret: int = 3, **changes) -> FedAvgGAN:
     settings = dataclasses.replace(SETTINGS, **changes)
     critic = FedAvgGAN(
-        settings, mechanism_for(contribution(settings), event=round_event(settings, CLIENTS)), image_size=8, channels=1,
-        classes=3, public=Streams.public(0), secret=Streams.public(secret), device=CPU,
+        settings, mechanism_for(contribution(settings), event=round_event(settings, CLIENTS), key=secret), image_size=8,
+        channels=1, classes=3, public=Streams.public(0), batches=BatchStreams(key_of(secret)), device=CPU,
     )  # fmt: skip
     critic.prepare(data)
     return critic
@@ -175,7 +175,7 @@ def test_a_mechanism_of_another_clip_or_without_sampling_is_refused(mechanism_fo
         with pytest.raises(PrivacyError, match="mechanism"):
             FedAvgGAN(
                 SETTINGS, mechanism, image_size=8, channels=1, classes=3, public=Streams.public(0),
-                secret=Streams.public(3), device=CPU,
+                batches=BatchStreams(key_of(3)), device=CPU,
             )  # fmt: skip
 
 

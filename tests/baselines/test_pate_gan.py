@@ -11,7 +11,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from conftest import changed_in_one_record, different_teachers, tiny_generator, tiny_images
+from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
 from gswgan.baselines.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
 from gswgan.critics.network import CriticShape, init_critics, score
 from gswgan.critics.shards import Shards
@@ -43,9 +43,9 @@ def make(folder: Path, data: ImageData | None, **changes) -> PateGan:
         image_size=8,
         channels=1,
         classes=3,
-        ledger=Ledger(folder / "ledger", observer="public", context="public", journal=folder / "journal"),
+        ledger=Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal"),
         public=Streams.public(0),
-        secret=Streams.public(3),
+        secret=key_of(3),
         device=CPU,
     )
     if data is not None:
@@ -159,10 +159,10 @@ def test_violation_an_accountant_that_forgets_is_found(tmp_path, stripes, monkey
 
 @pytest.mark.parametrize("values", [6, 2, 1])
 def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) -> None:
-    ledger = Ledger(tmp_path / "ledger", observer="public", context="public")
+    ledger = Ledger(tmp_path / "ledger", observer="public", context="plan")
     event = Laplace(scale=2.0, sensitivity=1.0, values=values)
     with pytest.raises(PrivacyError):
-        VoteMechanism(ballot=ballot(SETTINGS), event=event, ledger=ledger, streams=Streams.public(0))
+        VoteMechanism(ballot=ballot(SETTINGS), event=event, ledger=ledger, streams=key_of(0))
 
 
 def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:

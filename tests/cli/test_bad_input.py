@@ -555,7 +555,7 @@ def test_the_console_script_says_the_same(title: str, tmp_path: Path) -> None:
     make(tmp_path, files)
     script = "from gswgan.cli.main import run; run()"
     done = subprocess.run(
-        [sys.executable, "-c", script, *shlex.split(line)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script, *shlex.split(line)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 2
     found = re.sub(r"\b[0-9a-f]{12}\.\.\.", "HEX...", done.stderr.replace(str(tmp_path), "HERE"))

@@ -271,9 +271,7 @@ def test_errors_name_the_value_and_what_was_expected(arguments: tuple[str, ...],
 
 def test_the_console_script_shows_no_traceback(npz: Path) -> None:
     script = "from gswgan.cli.main import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "train", "--data", str(npz)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script, "train", "--data", str(npz)], capture_output=True, text=True)
     assert done.returncode == 2
     assert "--classes" in done.stderr
     assert "Traceback" not in done.stderr
@@ -282,4 +280,4 @@ def test_the_console_script_shows_no_traceback(npz: Path) -> None:
 
 def test_help_is_quick_to_import() -> None:
     script = "import sys; import gswgan.cli.main; sys.exit('torch' in sys.modules or 'dp_accounting' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

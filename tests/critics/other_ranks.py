@@ -8,17 +8,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from conftest import tiny_images
+from conftest import key_of, tiny_images
 from gswgan.critics.ensemble import Ensemble, Mechanism
 from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.ranks import Ranks, Summand, obey
-from gswgan.privacy import Contribution, Streams
+from gswgan.privacy import BatchStreams, Contribution, Gaussian, Sampled, Streams
 
 CPU = torch.device("cpu")
 SETTINGS = EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3)
 COUNT, BATCH = 13, 5
 CONTRIBUTION = Contribution(clip_norm=1.0, rows=BATCH)
+GAUSSIAN = Gaussian(noise_std=1.0, sensitivity=CONTRIBUTION.sensitivity("replace-one"))
+EVENT = Sampled(rate=0.4, event=GAUSSIAN)
 
 
 class Fakes:
@@ -33,7 +35,7 @@ class Fakes:
 def part(mechanism: Mechanism, held: range | None = None) -> Ensemble:
     return Ensemble(
         SETTINGS, CriticShape(image_size=8, channels=1, classes=3, width=4), mechanism, count=COUNT, held=held,
-        sampling="poisson", rate=0.4, public=Streams.public(0), secret=Streams.public(3), device=CPU,
+        public=Streams.public(0), batches=BatchStreams(key_of(3)), device=CPU,
     )  # fmt: skip
 
 
@@ -42,5 +44,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     ranks = Ranks(rank, world)
-    obey(ranks, part(Summand(ranks, CPU, CONTRIBUTION), ranks.held(COUNT)), tiny_images(), CPU)
+    obey(ranks, part(Summand(ranks, CPU, CONTRIBUTION, EVENT), ranks.held(COUNT)), tiny_images(), CPU)
     ranks.end()

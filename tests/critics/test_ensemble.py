@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import tiny_images
+from conftest import key_of, tiny_images
 from gswgan.critics import learners as critics
 from gswgan.critics.ensemble import QUANTILES, Ensemble
 from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.shards import Shards
 from gswgan.data import ImageData
-from gswgan.privacy import Contribution, GaussianMechanism, Sampled, Streams
+from gswgan.privacy import BatchStreams, Contribution, DrawnOne, GaussianMechanism, Sampled, Streams
 from gswgan.privacy.events import Gaussian
 
 CPU = torch.device("cpu")
@@ -37,12 +37,17 @@ def make(
 ) -> Ensemble:
     contribution = Contribution(clip_norm=CLIP, rows=BATCH)
     gaussian = Gaussian(noise_std=changes.pop("noise_std", 1.0), sensitivity=contribution.sensitivity("replace-one"))
-    mechanism = mechanism_for(contribution, event=Sampled(rate=rate, event=gaussian))
     sampling, public = changes.pop("sampling", "poisson"), changes.pop("public", 0)
+    events = {
+        "all": gaussian,
+        "one": DrawnOne(count=count, event=gaussian),
+        "poisson": Sampled(rate=rate, event=gaussian),
+    }
+    mechanism = mechanism_for(contribution, event=events[sampling], key=secret)
     device = changes.pop("device", CPU)
     ensemble = Ensemble(
-        dataclasses.replace(SETTINGS, **changes), SHAPE, mechanism, count=count, sampling=sampling, rate=rate,
-        public=Streams.public(public), secret=Streams.public(secret), device=device,
+        dataclasses.replace(SETTINGS, **changes), SHAPE, mechanism, count=count, public=Streams.public(public),
+        batches=BatchStreams(key_of(secret)), device=device,
     )  # fmt: skip
     ensemble.prepare(data)
     return ensemble

@@ -13,17 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, Fakes, part
+from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, Fakes, part
 
 from conftest import copied, same
 from gswgan.critics.ranks import Ranks, SpreadEnsemble, Summand, Summed
 from gswgan.data import ImageData
 from gswgan.errors import RunError
-from gswgan.privacy import Sampled
-from gswgan.privacy.events import Gaussian
-
-GAUSSIAN = Gaussian(noise_std=1.0, sensitivity=CONTRIBUTION.sensitivity("replace-one"))
-EVENT = Sampled(rate=0.4, event=GAUSSIAN)
 
 
 @contextmanager
@@ -40,7 +35,7 @@ def others(folder: Path, world: int) -> Iterator[tuple[Ranks, list[subprocess.Po
     finally:
         ranks.end()
         for process in processes:
-            process.wait(60)
+            process.wait()
 
 
 def releases(ensemble, steps: range) -> list[torch.Tensor]:
@@ -97,6 +92,7 @@ def test_a_lost_rank_is_noticed_and_nothing_is_released(tmp_path: Path, stripes:
         spread.prepare(stripes)
         releases(spread, range(1))
         processes[0].kill()
+        processes[0].wait()
         with pytest.raises(RunError, match=r"one of them is gone.*--resume"):
             releases(spread, range(1, 20))
         assert len(mechanism.ledger.entries) == 1
@@ -111,18 +107,24 @@ def test_every_critic_has_one_rank(count: int, world: int) -> None:
 
 def test_parts_of_an_ensemble_are_its_critics(stripes: ImageData, mechanism_for: Callable) -> None:
     """Weights, records and draws go by the number of a critic, not by where it is; a summand releases nothing."""
+    mechanism = mechanism_for(CONTRIBUTION, event=EVENT)
 
     class Alone(Ranks):
         def __init__(self) -> None:
             super().__init__(0, 1)
             self.sums: list[np.ndarray] = []
 
+        def share(self, value: torch.Tensor) -> torch.Tensor:
+            """Who takes part, as rank 0 would tell: others in each of three steps."""
+            value[mechanism.participants(f"step {len(self.sums) % 3}", COUNT)] = 1
+            return value
+
         def add(self, total: np.ndarray, device: torch.device) -> np.ndarray:
             self.sums.append(total)
             return total
 
     def trained(ranks: Alone, held: range | None):
-        ensemble = part(Summand(ranks, CPU, CONTRIBUTION), held)
+        ensemble = part(Summand(ranks, CPU, CONTRIBUTION, EVENT), held)
         ensemble.prepare(stripes)
         return ensemble, releases(ensemble, range(3))
 

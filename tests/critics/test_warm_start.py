@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import tiny_images
+from conftest import key_of, tiny_images
 from gswgan.critics import learners as critics
 from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.warm_start import Stopped, TimeLeft, WarmStart
 from gswgan.generators import GeneratorSettings
-from gswgan.privacy import Contribution, Streams
+from gswgan.privacy import BatchStreams, Contribution, Streams
 
 WARM = WarmStart(
     iterations=3, generator=GeneratorSettings(architecture="dcgan", width=4, spectral_norm=True), learning_rate=1e-3,
@@ -26,7 +26,7 @@ def made(mechanism_for, warm: WarmStart | None = WARM, note=lambda text: None) -
         EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3),
         CriticShape(image_size=8, channels=1, classes=3, width=4),
         mechanism_for(Contribution(clip_norm=1.0, rows=2)),
-        count=6, sampling="one", rate=1.0, public=Streams.public(0), secret=Streams.public(1),
+        count=6, public=Streams.public(0), batches=BatchStreams(key_of(1)),
         device=torch.device("cpu"), warm_start=warm, note=note,
     )  # fmt: skip
 

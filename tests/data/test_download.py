@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -39,6 +38,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download, "TIMEOUT", 600.0)  # a busy machine is not a silent mirror
     answers = {f"/good/{NAME}": GOOD, f"/other/{NAME}": GOOD[:-1], f"/short/{NAME}": GOOD[:1000]}
     monkeypatch.setattr(Handler, "answers", answers)
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
@@ -115,18 +115,13 @@ def test_offline_says_what_to_do(cache: Path) -> None:
 def test_a_silent_mirror_or_name_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "TIMEOUT", 0.2)
     monkeypatch.setenv("no_proxy", "*")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        start = time.monotonic()
-        with pytest.raises(DataError):
-            made(f"http://127.0.0.1:{silent.getsockname()[1]}/").file(NAME)
-        assert time.monotonic() - start < 3
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(DataError):
+        made(f"http://127.0.0.1:{silent.getsockname()[1]}/").file(NAME)
     release = threading.Event()
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: release.wait(30))
-    start = time.monotonic()
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: release.wait())
     with pytest.raises(DataError, match=r"no answer in 0\.2 seconds"):
         made("http://name.invalid/").file(NAME)
     release.set()
-    assert time.monotonic() - start < 3
 
 
 def test_the_timeout_is_a_few_seconds() -> None:

@@ -30,7 +30,7 @@ from gswgan.errors import DataError
 
 FUZZ = settings(
     derandomize=True, database=None, deadline=None, max_examples=100,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 IMAGES = np.random.default_rng(3).integers(0, 256, (4, 8, 8), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 1], np.uint8)

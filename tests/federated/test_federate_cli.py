@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from gswgan.federated.client import memories
 from gswgan.federated.round import Round
 from gswgan.synthesizer import load
 from gswgan.training.run_folder import RunFolder
+from loopback import wait
 
 HAS_FLOWER = importlib.util.find_spec("flwr") is not None
 
@@ -130,16 +130,13 @@ def _simulated(root: Path, *arguments: str) -> Path:
         *arguments, "--out", str(root / "run"),
     ]  # fmt: skip
     mark = {**os.environ, "GSWGAN_TEST_MARK": str(root), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads((root / "run/release/privacy.json").read_text())
     seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
     assert seen == {"public", "server"}
     assert load(root / "run").sample(2)[0].shape == (2, 8, 8)
-    end = time.monotonic() + 10  # Ray's workers take a moment to notice that they are alone
-    while (left := _marked(root)) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left == []
+    wait(lambda: not _marked(root), "the end of all that was started, Ray's workers too")
     return root / "run"
 
 

@@ -27,7 +27,8 @@ from loopback import Federation, rows_of, wait
 
 pytest.importorskip("flwr")
 APP = Path(__file__).parent / "faulty_app"
-DEADLINE = 240.0
+DEADLINE = 36_000.0
+"""Of a round that the test ends, when all has happened that is to happen in it."""
 
 KILLED = ["hang before", "hang after", "killed later"]
 WRONG = ["nan", "infinity", "shape", "long"]
@@ -47,8 +48,16 @@ def begin(federation: Federation, name: str, client: str, fault: str, **options:
     federation.node(name, client, until=str(federation.root / "RUN/private/closed.json"), **told, **options)
 
 
+def pass_the_deadline(folder: RunFolder) -> None:
+    """The round was opened so long ago that it is over."""
+    opened = folder.private / "opened.json"
+    aside = opened.with_suffix(".aside")
+    aside.write_text(json.dumps({"at": json.loads(opened.read_text())["at"] - DEADLINE}))
+    aside.replace(opened)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(7200)
 def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     root, data = federation.root, people(len(FAULTS))
     for name, mine in clients(data):
@@ -69,13 +78,13 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     for fault in ["plain", *KILLED, "never"]:
         begin(federation, fault, by_fault[fault], fault)
     federation.hold()
-    wait(lambda: (homes["hang before"] / "asked").exists(), 120, "the client that is killed before its answer")
+    wait(lambda: (homes["hang before"] / "asked").exists(), "the client that is killed before its answer")
     federation.kill("hang before")
-    wait(lambda: (homes["hang after"] / "asked").exists(), 120, "the client that is killed after its answer")
+    wait(lambda: (homes["hang after"] / "asked").exists(), "the client that is killed after its answer")
     (kept,) = homes["hang after"].glob("*/answer.bin")
     before = kept.read_bytes()
     federation.kill("hang after")
-    wait(lambda: by_fault["killed later"] in taken(), 120, "an answer")
+    wait(lambda: by_fault["killed later"] in taken(), "an answer")
     federation.kill("killed later")
     first = taken()
     federation.kill("link")  # SuperLink, SuperExec and ServerApp, in the middle of the round
@@ -85,19 +94,20 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     for fault in KILLED:
         begin(federation, fault, by_fault[fault], fault)
     federation.hold()
-    wait(lambda: len(taken()) == 4, 120, "the clients that came back")
+    wait(lambda: len(taken()) == 4, "the clients that came back")
     for fault in WRONG:
         begin(federation, fault, by_fault[fault], fault)
-    wait(lambda: {row["client"] for row in rows()} >= {by_fault[fault] for fault in WRONG}, 150, "wrong answers")
+    wait(lambda: {row["client"] for row in rows()} >= {by_fault[fault] for fault in WRONG}, "wrong answers")
     for fault in WRONG:
         federation.kill(fault)
     for name, fault in [("twice", "plain"), ("twice again", "twice")]:  # a second node, another answer
         client = by_fault[name.removesuffix(" again")]
         seen = sum(row["client"] == client for row in rows())
         begin(federation, name, client, fault)
-        wait(lambda c=client, n=seen: sum(row["client"] == c for row in rows()) > n, 120, f"what {name} sends")
+        wait(lambda c=client, n=seen: sum(row["client"] == c for row in rows()) > n, f"what {name} sends")
         federation.kill(name)
-    wait(lambda: folder.is_finished and not folder.key.exists(), DEADLINE + 120, "the end of the run")
+    pass_the_deadline(folder)
+    wait(lambda: folder.is_finished and not folder.key.exists(), "the end of the run")
 
     assert kept.read_bytes() == before  # what was resent
     counted = json.loads((folder.private / "closed.json").read_text())["answers"]
@@ -114,14 +124,14 @@ def test_the_round_over_processes_with_faults_and_kills(federation: Federation):
     assert json.loads(folder.privacy.read_text())["open_to"][0]["observer"] == "server"
     wires = federation.bytes_on_the_wire()
     once, payload = ("nan", "infinity", "shape", "long", "twice"), 3 * (plan.critic.features + 1) * 4
-    for name in once:  # joined, was asked, answered once, and left
-        assert payload <= wires[name]["up"] < payload + 30_000, name
-        assert wires[name]["down"] < 15_000, name
+    for name in once:  # joined, was asked, answered once, and left; who never answered has polled for longer
+        assert payload <= wires[name]["up"] < payload + wires["never"]["up"] + 30_000, name
+        assert wires[name]["down"] < wires["never"]["down"] + 15_000, name
     assert RunFolder(folder.root).is_finished
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(7200)
 def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federation):
     """Every client adds its own noise, so what was counted can be told exactly: the release is the answers' sum."""
     faults = ["plain", "second", "third", "killed later", "far", "late"]
@@ -129,7 +139,9 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     for name, mine in clients(data):
         np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
     plan = make_federated_plan(Facts.of(data), trust="untrusted-server", epsilon=500, steps=20)
-    folder = create_run(root / "RUN", plan, data.person_ids, 120.0)
+    folder = create_run(
+        root / "RUN", plan, data.person_ids, 600.0
+    )  # a true deadline: it is also how long messages live
     by_fault = dict(zip(faults, data.person_ids))
     homes = {fault: home_of(root / "state" / fault, client) for fault, client in by_fault.items()}
 
@@ -141,15 +153,15 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     for fault in faults:
         node(fault)
     federation.hold()
-    wait(lambda: {row["client"] for row in rows_of(folder)} >= {*data.person_ids} - {by_fault["late"]}, 140, "answers")
+    wait(lambda: {row["client"] for row in rows_of(folder)} >= {*data.person_ids} - {by_fault["late"]}, "answers")
     federation.kill("killed later")
     (kept,) = homes["killed later"].glob("*/answer.bin")
     before = kept.read_bytes()
     node("killed later")
-    wait(lambda: sum(row["client"] == by_fault["killed later"] for row in rows_of(folder)) > 1, 140, "it again")
-    wait(lambda: folder.is_finished and not folder.key.exists(), 300, "the end of the run")
+    wait(lambda: sum(row["client"] == by_fault["killed later"] for row in rows_of(folder)) > 1, "it again")
+    wait(lambda: folder.is_finished and not folder.key.exists(), "the end of the run")
     log = root / "link.log"
-    wait(lambda: "Message TTL has expired" in log.read_text(), 60, "the SuperLink's refusal of the late answer")
+    wait(lambda: "Message TTL has expired" in log.read_text(), "the SuperLink's refusal of the late answer")
     released = folder.embedding.read_bytes()
 
     counted = json.loads((folder.private / "closed.json").read_text())["answers"]
@@ -177,12 +189,12 @@ def test_an_untrusted_server_and_a_late_answer_over_processes(federation: Federa
     assert {cost["neighbours"] for cost in told["guarantees"]} == {"replace-one"}
 
     wires = federation.bytes_on_the_wire()
-    for fault in ("plain", "second", "third"):  # what it sends, and minutes of polling
-        assert total.nbytes < wires[fault]["up"] < total.nbytes + 100_000, fault
-        assert wires[fault]["down"] < 30_000, fault
+    for fault in ("plain", "second", "third"):  # what it sends, and as much polling as others
+        assert total.nbytes < wires[fault]["up"] < wires["late"]["up"] + 100_000, fault
+        assert wires[fault]["down"] < wires["late"]["down"] + 30_000, fault
     finished = log.read_text().count("Finished task")
     federation.hold()  # the round is over: the same command asks nobody, and releases nothing
-    wait(lambda: log.read_text().count("Finished task") > finished, 120, "the second run")
+    wait(lambda: log.read_text().count("Finished task") > finished, "the second run")
     assert folder.embedding.read_bytes() == released
     assert json.loads((folder.private / "closed.json").read_text())["answers"] == counted
     assert by_fault["late"] not in {row["client"] for row in rows_of(folder)}

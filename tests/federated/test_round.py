@@ -181,12 +181,13 @@ def test_a_node_answers_for_one_client_and_only_listed_clients_count(tmp_path: P
     assert held.take(two, node=8) is None
 
 
-def test_late_answers_are_refused(tmp_path: Path):
+def test_late_answers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plan = small_plan(DATA)
-    held = make_round(tmp_path / "run", DATA, plan, seconds=0.2)
+    held = make_round(tmp_path / "run", DATA, plan, seconds=600)
     reply = make_clients(tmp_path / "state", DATA, plan)["person 00"].reply(held.question())
-    held.open()
-    time.sleep(0.3)
+    end = held.open()
+    assert not held.is_over()
+    monkeypatch.setattr(time, "time", lambda: end + 0.1)
     assert held.is_over()
     assert "late" in held.take(reply, node=1)
     held.release()

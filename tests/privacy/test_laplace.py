@@ -320,14 +320,14 @@ def test_votes_are_counted_and_strange_ones_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("questions", [1, 2])
+@pytest.mark.parametrize(("questions", "options"), [(1, 2), (2, 2), (1, 3), (1, 4)])
 def test_no_replaced_voter_moves_the_counts_by_more_than_is_stated(
-    tmp_path: Path, questions: int, largest: bool
+    tmp_path: Path, questions: int, options: int, largest: bool
 ) -> None:
     """All pairs of ballots of one voter (with no vote and nonsense among them) beside all ballots of two others."""
-    ballot = Ballot(questions=questions, options=2, largest=largest)
+    ballot = Ballot(questions=questions, options=options, largest=largest)
     mechanism = votes_mechanism(tmp_path, ballot, noise_std=1e-12)
-    every = list(itertools.product((0, 1, -1), repeat=questions))
+    every = list(itertools.product((*range(options), -1), repeat=questions))
     l1 = l2 = most = moved = 0.0
     for others in itertools.product(every, repeat=2):
         tables = [mechanism.counts(torch.tensor([*others, own])) for own in every]
@@ -406,6 +406,10 @@ def test_the_same_votes_again_are_the_same_bytes_and_others_are_another_release(
     other = resumed.release("step 1", changed)
     assert len(resumed.ledger.entries) == 2
     assert not np.isin(other - resumed.counts(changed), first - resumed.counts(votes)).any()  # fresh noise
+    # as in copies of the folder that do not know of each other
+    one, two = (votes_mechanism(tmp_path / copy, ballot, scale=4.0) for copy in ("one", "two"))
+    assert one.release("step 1", votes).tobytes() == first.tobytes()
+    assert two.release("step 1", changed).tobytes() == other.tobytes()
     # the noise of another scale is drawn anew, too: else two runs would give the counts away
     wider = votes_mechanism(tmp_path, ballot, scale=8.0).release("step 1", votes)
     assert not np.isclose((wider - resumed.counts(votes)) / 2, first - resumed.counts(votes), atol=1e-6).any()

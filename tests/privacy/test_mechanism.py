@@ -109,7 +109,9 @@ def test_a_row_that_is_not_finite_counts_and_adds_zero(make_mechanism: MakeMecha
     assert total[:, 3].tolist() == [0, 2 * UNIT, 0, 0, 0]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     hnp.arrays(np.float32, (3, 1, 2), elements=hnp.from_dtype(np.dtype(np.float32))),
     hnp.arrays(np.int64, (3,), elements=st.integers(-(2**63), 2**63 - 1)),

@@ -51,6 +51,13 @@ def test_every_clipped_row_has_at_most_the_clip_norm(rows: np.ndarray, clip_norm
     norms_are_bounded(clip_to_grid, torch.from_numpy(rows.copy()), clip_norm)
 
 
+def test_a_wrong_float_norm_cannot_pass_the_check_in_integers_by_an_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4096 squares of nearly 2^52 add up to nearly 2^64, which is a negative 64-bit integer."""
+    monkeypatch.setattr(torch.linalg, "vector_norm", lambda rows, **options: torch.zeros_like(rows[..., :1]))
+    for width in (100, 2048, 4096):
+        norms_are_bounded(clip_to_grid, torch.full((2, width), 3.0), 1.0)
+
+
 @settings(max_examples=50, deadline=None)
 @given(hnp.arrays(np.float32, (4, 6), elements=hnp.from_dtype(np.dtype(np.float32))), st.floats(1e-3, 1e3))
 def test_half_precision_rows_are_bounded_too(rows: np.ndarray, clip_norm: float) -> None:

@@ -103,7 +103,7 @@ def test_a_failure_says_what_where_and_what_it_means(tmp_path: Path) -> None:
     (folder / "records.npz").write_bytes(b"1")
     command = [sys.executable, "-c", "from gswgan.cli.main import run; run()", "verify", str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert "'records.npz' is no file of a release. It may hold anything" in done.stderr
     assert "Traceback" not in done.stderr

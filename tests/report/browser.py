@@ -15,7 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES = (
+    "chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+    "chrome-headless-shell", "headless_shell",
+)  # fmt: skip
+PLACES = ("/usr/bin", "/usr/local/bin", "/usr/lib/chromium", "/opt/google/chrome", "/snap/bin")
+"""Where packages put it, for those whose PATH does not say so."""
+
+INSTALL = "no Chromium or Chrome here: as root, apt install chromium (Debian) or apt install chromium-browser (Ubuntu)"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -33,8 +40,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium, if there is one."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """The path of a Chromium, if there is one: as `apt` installs it, or anywhere on the PATH."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
+    return next((found for name in NAMES if (found := shutil.which(name, path=places))), None)
 
 
 class Page:
@@ -132,5 +140,5 @@ def browser(executable: str) -> Iterator[Page]:
         finally:
             os.close(to_write)
             process.terminate()
-            process.wait(20)
+            process.wait()
             os.close(from_read)

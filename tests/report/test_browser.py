@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("jinja2", reason="needs the extra gswgan[eval]")
 pytest.importorskip("matplotlib", reason="needs the extra gswgan[eval]")
 
-from browser import Page, browser, find_browser
+from browser import INSTALL, Page, browser, find_browser
 from report_runs import a_copy, a_run, evaluated
 
 from gswgan.cli.report import report
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(find_browser() is None, reason="no Chromium here (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(find_browser() is None, reason=INSTALL),
 ]
 
 

@@ -27,7 +27,8 @@ from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
 from gswgan.generators.generator import Generator
-from gswgan.privacy import GaussianMechanism, Ledger, Streams
+from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
+from gswgan.privacy.participation import expected_participants
 from gswgan.training.plan import PrivacySettings
 
 Scores = NDArray[np.float64]
@@ -179,15 +180,15 @@ def ensemble_statistics(
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
     direction = checkerboard(fake.shape).numpy().ravel()
     direction = direction / np.linalg.norm(direction)
-    expected = 1.0 if privacy.sampling == "one" else privacy.rate * SHARDS
+    tied = replace(privacy, shards=SHARDS)
+    expected = expected_participants(tied.event, SHARDS)
     key = _key(seed, "ensemble", world)
     values = np.empty(trials * steps)
     with _scratch() as temporary:
-        mechanism = make_mechanism(privacy, key, Path(temporary))
+        mechanism = make_mechanism(tied, key, Path(temporary))
         ensemble = WorstCaseEnsemble(
             EnsembleSettings(width=2, updates=0), CriticShape(image_size=8, channels=1, classes=1, width=2), mechanism,
-            count=SHARDS, sampling=privacy.sampling, rate=privacy.rate,
-            public=Streams.public(0), secret=key, device=CPU,
+            count=SHARDS, public=Streams.public(0), batches=BatchStreams(key), device=CPU,
         )  # fmt: skip
         ensemble.prepare(_one_record_a_shard(privacy, world))
         for step in range(len(values)):

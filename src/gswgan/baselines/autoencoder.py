@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gswgan.baselines import dp_sgd
 from gswgan.baselines.discriminator import Convolution
-from gswgan.baselines.dp_sgd import RecordGradients
+from gswgan.critics import dp_sgd
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, on_sphere
@@ -92,7 +92,6 @@ def train(
     for update in range(settings.releases):
         if stopped():
             raise Stopped
-        members = gradients.draw(update)
-        dp_sgd.descend(adam, autoencoder, gradients.release(f"auto-encoder update {update}", members, rows))
+        dp_sgd.descend(adam, autoencoder, gradients.release(f"auto-encoder update {update}", rows))
         for group in adam.param_groups:  # down in a line: the last steps average the noise
             group["lr"] = settings.learning_rate * (1 - (update + 1) / settings.releases)

@@ -24,8 +24,8 @@ from torch import Tensor
 from gswgan.baselines import dp_merf_minibatch as minibatch
 from gswgan.baselines.autoencoder import Autoencoder, AutoencoderSettings, train
 from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.generator import is_tiny
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData
@@ -33,7 +33,7 @@ from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.decoded import CODE, DecodedGenerator
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Composed, Contribution, Event, Gaussian, GaussianMechanism, Repeated
+from gswgan.privacy import Composed, Contribution, Event, Gaussian, Repeated
 from gswgan.privacy.claims import Claim
 from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, Plan, TrainingSettings
@@ -103,13 +103,8 @@ class DPMerfAE:
                 image_size=plan.facts.image_size, channels=plan.facts.channels, width=plan.generator.width
             )
         self.autoencoder = network.to(tools.device)
-        mechanism = GaussianMechanism(
-            contribution=self.settings.contribution,
-            event=self.settings.event(plan.facts),
-            ledger=tools.ledger,
-            streams=tools.secret,
-        )
-        self.gradients = RecordGradients(self.autoencoder, mechanism, tools.secret)
+        mechanism = tools.mechanism(self.settings.contribution, self.settings.event(plan.facts))
+        self.gradients = RecordGradients(self.autoencoder, mechanism)
         self.kernel = self._kernel(settings.embedding, plan, tools)
 
     def _kernel(self, settings: EmbeddingSettings | MinibatchSettings, plan: Plan, tools: Tools) -> KernelCritic:
@@ -117,12 +112,7 @@ class DPMerfAE:
         features = CodeFeatures(kernel, self.autoencoder, tools.device)
         if isinstance(settings, MinibatchSettings):
             return minibatch.critic_on(features, settings, plan.facts, tools)
-        mechanism = GaussianMechanism(
-            contribution=settings.contribution(plan.facts),
-            event=settings.event(plan.facts),
-            ledger=tools.ledger,
-            streams=tools.secret,
-        )
+        mechanism = tools.mechanism(settings.contribution(plan.facts), settings.event(plan.facts))
         return KernelCritic(features, mechanism, tools.folder.embedding, memory=plan.training.memory)
 
     @property

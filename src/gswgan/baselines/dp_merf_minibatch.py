@@ -8,7 +8,6 @@ public, and no counts are released.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,10 @@ from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator
-from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled
 from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
+from gswgan.privacy.participation import expected_participants, usual_participants
 from gswgan.training.method import Tools
 from gswgan.training.plan import Draft, Facts, Plan
 
@@ -90,11 +90,9 @@ class MinibatchCritic(KernelCritic):
 
     can_be_captured = False  # every step passes the ledger
 
-    def __init__(
-        self, features: RandomFeatures, mechanism: GaussianMechanism, *, rate: float, classes: int, secret: Streams
-    ) -> None:
+    def __init__(self, features: RandomFeatures, mechanism: GaussianMechanism, *, classes: int) -> None:
         super().__init__(features, mechanism, Path())  # nothing is kept: a release serves its step
-        self._release, self._secret, self._rate, self._classes = mechanism.release, secret, rate, classes
+        self._batches, self._classes = mechanism, classes
         self._participants = 0
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
@@ -102,16 +100,17 @@ class MinibatchCritic(KernelCritic):
         assert data is not None, "batches are drawn from data"
         self._images = torch.from_numpy(data.images)
         self._labels = torch.from_numpy(np.zeros(data.n, np.int64) if data.labels is None else data.labels)
-        self.expected = self._rate * data.n
-        self.chunk = math.ceil(min(data.n, self.expected + 2 * math.sqrt(self.expected)))
+        self.expected = expected_participants(self._batches.event, data.n)
+        self.chunk = usual_participants(self._batches.event, data.n)
         self._means = torch.zeros(2, self._classes, self.features.width // 2, device=self.features.frequencies.device)
 
     def learn(self, step: int, generator: Generator) -> None:
         """Release the embedding of a batch: each record by its own secret coin; an empty batch releases noise."""
-        members = np.flatnonzero(self._secret.bernoulli(len(self._images), self._rate, "participation", step))
+        name, size = f"step {step}", {"slots": self._classes, "width": self.features.width}
+        members = self._batches.participants(name, len(self._images))
         self._participants = len(members)
         with products(tf32=False):
-            found = self._release(f"step {step}", self._blocks(members), slots=self._classes, width=self.features.width)
+            found = self._batches.release(name, self._blocks(members), **size)
         means = torch.from_numpy(found.sums * (self._classes / self.expected)).to(self._means)
         self._targets = means.unflatten(1, (2, -1)).transpose(0, 1).contiguous()
 
@@ -131,10 +130,8 @@ class MinibatchCritic(KernelCritic):
 
 def critic_on(features: RandomFeatures, settings: MinibatchSettings, facts: Facts, tools: Tools) -> MinibatchCritic:
     """A critic on these features behind the mechanism that records what is accounted for."""
-    mechanism = GaussianMechanism(
-        contribution=RECORD, event=batch_event(settings, facts), ledger=tools.ledger, streams=tools.secret
-    )
-    return MinibatchCritic(features, mechanism, rate=settings.rate(facts), classes=facts.classes, secret=tools.secret)
+    mechanism = tools.mechanism(RECORD, batch_event(settings, facts))
+    return MinibatchCritic(features, mechanism, classes=facts.classes)
 
 
 def make_critic(plan: Plan, tools: Tools) -> MinibatchCritic:

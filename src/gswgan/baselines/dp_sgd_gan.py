@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.baselines import dp_sgd
 from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.generator import gan_generator, is_tiny
+from gswgan.critics import dp_sgd
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble import QUANTILES
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
@@ -111,7 +111,6 @@ class DPSGDGAN(DiscriminatorCritic):
         mechanism: GaussianMechanism,
         *,
         public: Streams,
-        secret: Streams,
         device: torch.device,
         **shape: int,
     ) -> None:
@@ -119,10 +118,9 @@ class DPSGDGAN(DiscriminatorCritic):
         super().__init__(settings, public=public, device=device, **shape)
         if mechanism.contribution != contribution(settings):
             raise PrivacyError("mechanism", mechanism.contribution, f"{contribution(settings)}, as in the settings")
-        self.gradients = RecordGradients(self.discriminator, mechanism, secret)
+        self.gradients = RecordGradients(self.discriminator, mechanism)
         self.done, self.updates = 0, settings.updates
         self._accuracy, self._since = math.nan, 0  # on fakes, a moving average; generator steps on this rung
-        self._participants = 0
         self._rivals: Tensor | None = None  # with `pairs`: the fakes' mean gradient, for each class
 
     @property
@@ -145,10 +143,6 @@ class DPSGDGAN(DiscriminatorCritic):
         if updates and self.settings.raise_below is not None:
             self._raise_updates(step, generator)
 
-    def draw(self, step: int, update: int) -> np.ndarray:
-        """Who takes part."""
-        return self.gradients.draw(step, update)
-
     def _update(self, step: int, update: int, generator: Generator) -> None:
         """theta_D <- Adam(theta_D, (sum clip(g_real) + noise) / (q n) + mean clip(g_fake)).
 
@@ -156,9 +150,7 @@ class DPSGDGAN(DiscriminatorCritic):
         """
         fake, labels = generator.fakes(self._fakes, "discriminator", step, update)
         self._rivals = self._mean_by_class(fake, labels) if self.settings.pairs else None
-        members = self.draw(step, update)
-        self._participants = len(members)
-        gradient = self.gradients.release(f"step {step} update {update}", members, self._records_rows)
+        gradient = self.gradients.release(f"step {step} update {update}", self._records_rows)
         self.done += 1
         if self._rivals is None:
             gradient = gradient + self._fake_gradient(fake, self.discriminator.codes(labels))
@@ -216,7 +208,8 @@ class DPSGDGAN(DiscriminatorCritic):
 
     def metrics(self) -> dict[str, Any]:
         """The last update: who took part, QUANTILES of their gradients' norms before and after clipping (private)."""
-        found: dict[str, Any] = {"releases": self.done, "updates": self.updates, "participants": self._participants}
+        found: dict[str, Any] = {"releases": self.done, "updates": self.updates}
+        found["participants"] = self.gradients.participants
         if self.settings.raise_below is not None:
             found["accuracy_on_fakes"] = self._accuracy
         if self.gradients.norms:
@@ -308,15 +301,8 @@ def check(plan: Plan) -> None:
 
 def make_critic(plan: Plan, tools: Tools) -> DPSGDGAN:
     """The discriminator behind the mechanism that records what is accounted for."""
-    mechanism = GaussianMechanism(
-        contribution=contribution(plan.critic),
-        event=update_event(plan.critic, plan.facts.records),
-        ledger=tools.ledger,
-        streams=tools.secret,
-    )
-    return DPSGDGAN(
-        plan.critic, mechanism, **tools.shape, public=tools.public, secret=tools.secret, device=tools.device
-    )
+    mechanism = tools.mechanism(contribution(plan.critic), update_event(plan.critic, plan.facts.records))
+    return DPSGDGAN(plan.critic, mechanism, **tools.shape, public=tools.public, device=tools.device)
 
 
 def words(draft: Draft) -> str:

@@ -27,9 +27,10 @@ from gswgan.critics.network import CriticShape, init_critics, power_iteration
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy import BatchStreams, Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.claims import Claim, claimed_rounds
 from gswgan.privacy.mechanism import Block
+from gswgan.privacy.participation import expected_participants, usual_participants
 from gswgan.training.method import Method, Tools, Wish
 from gswgan.training.plan import Draft, Facts, Plan, TrainingSettings
 
@@ -85,7 +86,7 @@ class FedAvgGAN:
         mechanism: GaussianMechanism,
         *,
         public: Streams,
-        secret: Streams,
+        batches: BatchStreams,
         device: torch.device,
         **shape: int,
     ) -> None:
@@ -93,8 +94,8 @@ class FedAvgGAN:
         if not isinstance(mechanism.event, Sampled) or mechanism.contribution != contribution(settings):
             found = (mechanism.event, mechanism.contribution)
             raise PrivacyError("mechanism", found, f"a sampled sum of {contribution(settings)}")
-        self.settings, self._mechanism, self._secret, self.device = settings, mechanism, secret, device
-        self.rate, self.classes = mechanism.event.rate, shape["classes"]
+        self.settings, self._mechanism, self._batches, self.device = settings, mechanism, batches, device
+        self.classes = shape["classes"]
         sizes = CriticShape(width=settings.width, **shape)
         seed = public.integer("discriminator weights")
         self.params, self.buffers = init_critics(sizes, 1, seed=seed, device=device)
@@ -113,13 +114,12 @@ class FedAvgGAN:
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
         self.images = torch.from_numpy(data.images).to(self.device)
         self.labels = torch.from_numpy(labels.clip(0, self.classes - 1)).to(self.device)
-        expected = self.rate * self.count
-        usual = math.ceil(min(self.count, expected + 2 * math.sqrt(expected * (1 - self.rate))))
+        usual = usual_participants(self._mechanism.event, self.count)
         self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE[self.device.type]))  # one size: kernels never vary
 
     def draw_participants(self, number: int) -> np.ndarray:
-        """Who takes part in a round: independent secret coins. No cap, no fixed size, no second draw."""
-        return np.flatnonzero(self._secret.bernoulli(self.count, self.rate, "participation", number))
+        """Who takes part in a round: independent secret coins."""
+        return self._mechanism.participants(f"round {number}", self.count)
 
     def learn(self, step: int, generator: Generator) -> None:
         """theta_D <- theta_D + (sum clip(delta_k) + noise) / (q clients), before every `generator_updates` steps."""
@@ -129,7 +129,8 @@ class FedAvgGAN:
         self._participants, self._norms = self.draw_participants(number), []
         blocks = self._blocks(number, generator)
         released = self._mechanism.release(f"round {number}", blocks, slots=1, width=self.width)
-        moved = torch.from_numpy((released.sums[0] / (self.rate * self.count)).astype(np.float32)).to(self.device)
+        expected = expected_participants(self._mechanism.event, self.count)
+        moved = torch.from_numpy((released.sums[0] / expected).astype(np.float32)).to(self.device)
         for value, part in zip(self.params.values(), moved.split([v.numel() for v in self.params.values()])):
             value += part.view_as(value)
         self.buffers = power_iteration(self.params, self.buffers)
@@ -152,7 +153,7 @@ class FedAvgGAN:
 
     def _draws(self, number: int, client: int, size: int) -> tuple[np.ndarray, np.ndarray]:
         """A client's records and mixing shares for all its steps, [updates, B]: nobody's depend on others."""
-        rng, own = self._secret.generator("batch", number, client), self._own[client]
+        rng, own = self._batches.generator(number, client), self._own[client]
         shape = self.settings.updates, size
         return own[rng.integers(0, len(own), shape)], rng.random(shape, dtype=np.float32)
 
@@ -254,11 +255,10 @@ def make_critic(plan: Plan, tools: Tools) -> FedAvgGAN:
     """The discriminator behind the mechanism that records what is accounted for."""
     settings: FedAvgSettings = plan.critic
     assert plan.facts.persons is not None
-    mechanism = GaussianMechanism(
-        contribution=contribution(settings), event=round_event(settings, plan.facts.persons),
-        ledger=tools.ledger, streams=tools.secret,
-    )  # fmt: skip
-    return FedAvgGAN(settings, mechanism, **tools.shape, public=tools.public, secret=tools.secret, device=tools.device)
+    mechanism = tools.mechanism(contribution(settings), round_event(settings, plan.facts.persons))
+    return FedAvgGAN(
+        settings, mechanism, **tools.shape, public=tools.public, batches=tools.batches, device=tools.device
+    )
 
 
 def words(draft: Draft) -> str:

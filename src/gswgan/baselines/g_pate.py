@@ -32,7 +32,7 @@ from gswgan.critics.network import CriticShape
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Ballot, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.privacy import Ballot, BatchStreams, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
 from gswgan.training.method import Method, Wish
 from gswgan.training.plan import Draft, TrainingSettings
 
@@ -106,7 +106,12 @@ class GPate:
             image_size=image_size, channels=channels, classes=classes, width=settings.discriminator.width
         )
         self.teachers = Teachers(
-            settings.discriminator, shape, count=settings.teachers, public=public, secret=secret, device=device
+            settings.discriminator,
+            shape,
+            count=settings.teachers,
+            public=public,
+            batches=BatchStreams(secret),
+            device=device,
         )
         check, vote = ballots(settings, batch_size)
         self._check = VoteMechanism(

@@ -35,7 +35,7 @@ from gswgan.critics.network import Buffers, CriticShape, Parameters, Weights, im
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.privacy import Ballot, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.privacy import Ballot, BatchStreams, Event, Ledger, Repeated, Streams, VoteMechanism
 from gswgan.training.method import Method, Wish
 from gswgan.training.plan import Draft, TrainingSettings
 
@@ -168,7 +168,7 @@ class PateGan:
             settings,
             CriticShape(width=settings.teacher_width, **sizes),
             public=public,
-            secret=secret,
+            batches=BatchStreams(secret),
             device=device,
         )
         shape = CriticShape(width=settings.student_width, **sizes)

@@ -1,4 +1,4 @@
-"""Teachers for G-PATE and PATE-GAN: discriminators on disjoint shards, the ensemble's critics without its release.
+"""Teachers for G-PATE and PATE-GAN: discriminators on disjoint shards, learning as the ensemble's critics do.
 
 A record is in one shard and a shard has one teacher, so between neighbours (one record replaced) one teacher
 differs: PATE's argument (Papernot et al. 2017). All teachers take part in every step; there is no sampling.
@@ -7,23 +7,22 @@ differs: PATE's argument (Papernot et al. 2017). All teachers take part in every
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.learners import EnsembleSettings, Learners
 from gswgan.critics.network import Buffers, CriticShape, Parameters
-from gswgan.errors import RunError
-from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.generators.generator import Generator
+from gswgan.privacy import BatchStreams, Streams
 from gswgan.training.gs_wgan_plan import check_shards
 from gswgan.training.method import Wish
 from gswgan.training.plan import Plan
 
 
-class Teachers(Ensemble):
+class Teachers(Learners):
     """K teachers, each of which has seen its own shard and public fakes. Nothing leaves but by a mechanism of votes."""
 
     def __init__(
@@ -33,18 +32,21 @@ class Teachers(Ensemble):
         *,
         count: int,
         public: Streams,
-        secret: Streams,
+        batches: BatchStreams,
         device: torch.device,
     ) -> None:
-        no_mechanism = cast(GaussianMechanism, None)  # only `upstream_gradient` would need one
         super().__init__(
-            settings, shape, no_mechanism, count=count, sampling="all", rate=1.0, public=public, secret=secret,
-            device=device,
+            settings, shape, count=count, held=range(count), usual=count, public=public, batches=batches, device=device,
+            warm_start=None, note=lambda text: None,
         )  # fmt: skip
 
-    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> NoReturn:
-        """Teachers vote; their gradients are not released."""
-        raise RunError("upstream_gradient", "of teachers", "votes through a VoteMechanism")
+    def learn(self, step: int, generator: Generator) -> None:
+        """Every teacher that has records makes n_dis updates on its own shard."""
+        self._learn(np.flatnonzero(self.shards.sizes > 0), generator, step)
+
+    def metrics(self) -> dict[str, Any]:
+        """The loss of the last chunk of teachers; private."""
+        return {"critic_loss": float(self._loss.mean())}
 
     @torch.no_grad()
     def ask(self, question: Callable[[Parameters, Buffers], Tensor]) -> Tensor:

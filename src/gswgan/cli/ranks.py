@@ -68,5 +68,5 @@ def hold(ranks: Ranks) -> None:
     settings, privacy = plan.critic, plan.privacy
     settings = settings.ensemble if isinstance(settings, StartedSettings) else settings
     assert privacy is not None
-    part = ensemble_part(settings, plan, tools, Summand(ranks, device, privacy.contribution))
+    part = ensemble_part(settings, plan, tools, Summand(ranks, device, privacy.contribution, privacy.event))
     obey(ranks, part, data, device)

@@ -1,13 +1,13 @@
 """The ensemble of critics: GS-WGAN proper. K networks, one for each disjoint shard of the data, as one batched model.
 
-In step t each critic takes part by its own secret coin (or exactly one is drawn, as the paper does); participants
-learn on their own shard; all of them judge the same fakes; their clipped gradients are summed, one Gaussian draw
-is added, and the sum is divided by the fixed number rate x K.
+In step t each critic takes part by its own secret coin (or exactly one is drawn, as the paper does); the mechanism
+draws them, as its event is accounted for. Participants learn on their own shard; all of them judge the same fakes;
+their clipped gradients are summed, one Gaussian draw is added, and the sum is divided by the fixed number of
+participants that is expected.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -19,9 +19,10 @@ from gswgan.critics.learners import EnsembleSettings, Learners, chunks_of
 from gswgan.critics.network import CriticShape
 from gswgan.critics.warm_start import WarmStart
 from gswgan.generators.generator import Generator
-from gswgan.privacy import Contribution, Streams
-from gswgan.privacy.events import Sampling
+from gswgan.privacy import BatchStreams, Contribution, Streams
+from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.mechanism import Block, Released
+from gswgan.privacy.participation import expected_participants, usual_participants
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms (the paper's figures 2 and A.1)."""
@@ -31,6 +32,10 @@ class Mechanism(Protocol):
     """The way out: `GaussianMechanism`, or what stands in for it where some of the critics are elsewhere."""
 
     contribution: Contribution
+    event: BaseEvent
+
+    def participants(self, name: str, count: int) -> np.ndarray:
+        """Who of `count` takes part in the release of this name."""
 
     def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
         """The noisy sum of what the blocks have, clipped."""
@@ -49,22 +54,18 @@ class Ensemble(Learners):
         *,
         count: int,
         held: range | None = None,
-        sampling: Sampling,
-        rate: float,
         public: Streams,
-        secret: Streams,
+        batches: BatchStreams,
         device: torch.device,
         warm_start: WarmStart | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         held = range(count) if held is None else held
-        expected = 1.0 if sampling == "one" else rate * len(held)
         super().__init__(
-            settings, shape, count=count, held=held, public=public, secret=secret, device=device,
-            usual=math.ceil(min(len(held), expected + 2 * math.sqrt(expected * (1 - rate)))),
-            warm_start=warm_start, note=note,
+            settings, shape, count=count, held=held, public=public, batches=batches, device=device,
+            usual=usual_participants(mechanism.event, len(held)), warm_start=warm_start, note=note,
         )  # fmt: skip
-        self._mechanism, self._sampling, self._rate = mechanism, sampling, rate
+        self._mechanism = mechanism
         self._step, self._participants = 0, np.empty(0, np.int64)
         self._norms: list[Tensor] = []
 
@@ -77,10 +78,7 @@ class Ensemble(Learners):
 
     def draw_participants(self, step: int) -> np.ndarray:
         """Who takes part: independent secret coins (Poisson), everyone, or the paper's k ~ U[1, K]."""
-        if self._sampling == "one":
-            (word,) = self._secret.words(1, "participation", step)
-            return np.array([int(word) % self.count])
-        return np.flatnonzero(self._secret.bernoulli(self.count, self._rate, "participation", step))
+        return self._mechanism.participants(f"step {step}", self.count)
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """M_{sigma,C} of the sum of the participants' gradients on the same fakes: the step's one release."""
@@ -92,7 +90,7 @@ class Ensemble(Learners):
                 break
             except torch.OutOfMemoryError as wrong:  # while it was summed: nothing was recorded, nothing has left
                 self._halve(wrong)
-        expected = 1.0 if self._sampling == "one" else self._rate * self.count
+        expected = expected_participants(self._mechanism.event, self.count)
         mean = torch.from_numpy(released.sums / expected).to(torch.float32)
         return mean.view(images.shape).to(self._device)
 

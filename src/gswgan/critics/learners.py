@@ -23,7 +23,7 @@ from gswgan.critics.stack import Desk, Stack, halved
 from gswgan.critics.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
-from gswgan.privacy import Streams
+from gswgan.privacy import BatchStreams, Streams
 
 AT_ONCE = {"cpu": 64, "cuda": 128}
 """Critics that are updated together at the most: bounds memory. Where a device has less, half as many, and so on."""
@@ -66,7 +66,7 @@ class Learners:
         held: range,
         usual: int,
         public: Streams,
-        secret: Streams,
+        batches: BatchStreams,
         device: torch.device,
         warm_start: WarmStart | None,
         note: Callable[[str], None],
@@ -74,7 +74,7 @@ class Learners:
         """`usual`: how many learn in a step, but for rare ones."""
         self.settings, self.shape, self.count, self.held = settings, shape, count, held
         self._here = np.arange(len(self.held))
-        self._public, self._secret, self._device = public, secret, device
+        self._public, self._batches, self._device = public, batches, device
         self._warm_start, self._note = warm_start, note
         self.critics = self._drawn()
         self.params, self.buffers, self.adam = self.critics.params, self.critics.buffers, self.critics.adam
@@ -154,10 +154,7 @@ class Learners:
     def _draws(self, members: np.ndarray, *index: int | str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
         size = 2, self.settings.updates, self.settings.learning_batch
-        own = [
-            self._secret.generator("batch", *index, int(k)).random(size, dtype=np.float32)
-            for k in self._numbers(members)
-        ]
+        own = [self._batches.generator(*index, int(k)).random(size, dtype=np.float32) for k in self._numbers(members)]
         picks, mixes = np.stack(own, axis=2)
         return picks, mixes
 
@@ -270,7 +267,7 @@ class Learners:
             which = torch.arange(math.prod(size), device=self._device).view(1, *size).expand(options.updates, -1, -1)
             for step in range(done - first, warm.iterations):
                 progress.tell(done)
-                rng = self._secret.generator("warm start", int(self._numbers(members)[0]), step)
+                rng = self._batches.generator("warm start", int(self._numbers(members)[0]), step)
                 batches = []
                 for _ in range(options.updates):
                     rows = self._records(members, rng.random(size))

@@ -2,12 +2,13 @@
 
     torchrun --nproc-per-node 2 -m gswgan train --preset ensemble --data mnist --out RUN
 
-Rank 0 has the run: folder, ledger, generator. In a step it sends the same fakes to all; participants learn and judge
-where they are; every rank clips and sums its own on the mechanism's grid, in integers; the sums are added up, and
-rank 0 alone records the release and adds the noise, once. So the release does not depend on how critics are spread.
+Rank 0 has the run: folder, ledger, generator. In a step it draws who takes part, and sends that and the same fakes to
+all; participants learn and judge where they are; every rank clips and sums its own on the mechanism's grid, in
+integers; the sums are added up, and rank 0 alone records the release and adds the noise, once. So the release does not
+depend on how critics are spread.
 
-What travels: orders and fakes (public), clipped sums, and the critics' states when they are saved or loaded. Records
-never do: each rank reads the data itself and keeps those of its own shards.
+What travels: orders and fakes (public), who takes part, clipped sums, and the critics' states when they are saved or
+loaded. Records never do: each rank reads the data itself and keeps those of its own shards.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, GaussianMechanism
+from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.mechanism import Block, ClippedSum, Released, clipped_sum
 
 PATIENCE = timedelta(hours=2)
@@ -158,16 +160,26 @@ class Summed(GaussianMechanism):
         super().__init__(**parts)
         self._ranks, self._device = ranks, device
 
+    def participants(self, name: str, count: int) -> NDArray[np.int64]:
+        """Drawn here, and told to all other ranks."""
+        drawn = super().participants(name, count)
+        self._ranks.share(torch.from_numpy(np.isin(np.arange(count), drawn)).to(torch.uint8))
+        return drawn
+
     def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
         return self._ranks.add(super()._sum(blocks, slots, width), self._device)
 
 
 class Summand:
-    """The other ranks' mechanism: it can release nothing. Their clipped sums go to rank 0."""
+    """The other ranks' mechanism: it draws nobody and releases nothing. Their clipped sums go to rank 0."""
 
-    def __init__(self, ranks: Ranks, device: torch.device, contribution: Contribution) -> None:
-        self.contribution = contribution
+    def __init__(self, ranks: Ranks, device: torch.device, contribution: Contribution, event: BaseEvent) -> None:
+        self.contribution, self.event = contribution, event
         self._ranks, self._device = ranks, device
+
+    def participants(self, name: str, count: int) -> NDArray[np.int64]:
+        """As rank 0 has drawn."""
+        return np.flatnonzero(self._ranks.share(torch.zeros(count, dtype=torch.uint8)).numpy())
 
     def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
         """Add what is here to the sum. What comes of it is rank 0's."""

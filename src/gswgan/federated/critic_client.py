@@ -28,7 +28,7 @@ from gswgan.federated.critic_messages import Batch, pack_block
 from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.privacy import GaussianMechanism, Ledger, Streams
+from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.plan import Plan
@@ -101,10 +101,8 @@ class CriticAtClient:
             ),
             self._mechanism,
             count=1,
-            sampling="all",
-            rate=1.0,
             public=self._secret,
-            secret=self._secret,
+            batches=BatchStreams(self._secret),
             device=CPU,
             warm_start=warm if warm.iterations else None,
         )

@@ -33,9 +33,9 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Fields
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
+from gswgan.privacy.participation import expected_participants
 from gswgan.privacy.randomness import write_durably
 from gswgan.training.centralized import Note, Progress, run
 from gswgan.training.method import Tools
@@ -101,6 +101,7 @@ class RemoteCritics:
         assert plan.privacy is not None
         self._tools, self._carrier, self._clients = tools, carrier, tuple(clients)
         self._privacy, self._trust = plan.privacy, trust_of(plan)
+        self._mechanism = tools.mechanism(plan.privacy.contribution, plan.privacy.event)
         self._rounds, self.log = tools.folder.private / "rounds", tools.folder.private / LOG
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
@@ -123,11 +124,7 @@ class RemoteCritics:
 
     def draw_participants(self, step: int) -> NDArray[np.int64]:
         """Secret coins of the server (Poisson), everyone, or one client by a uniform draw: as in the ensemble."""
-        count, secret = len(self._clients), self._tools.secret
-        if self._privacy.sampling == "one":
-            (word,) = secret.words(1, "participation", step)
-            return np.array([int(word) % count])
-        return np.flatnonzero(secret.bernoulli(count, self._privacy.rate, "participation", step))
+        return self._mechanism.participants(f"step {step}", len(self._clients))
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """The sum of the participants' sanitized gradients over the planned number: the round's one release."""
@@ -139,7 +136,7 @@ class RemoteCritics:
             events = [entry.event for entry in self._tools.ledger.entries]
             write_json(self._tools.folder.federation, statement(self._plan, events))
         sums = np.frombuffer(kept.read_bytes(), np.float64)
-        expected = 1.0 if self._privacy.sampling == "one" else self._privacy.rate * len(self._clients)
+        expected = expected_participants(self._mechanism.event, len(self._clients))
         return torch.from_numpy(sums / expected).to(torch.float32).view(shape).to(fake.device)
 
     def metrics(self) -> dict[str, Any]:
@@ -173,8 +170,7 @@ class RemoteCritics:
         name, bound, event, tools = f"step {self._step}", self._privacy.contribution, self._privacy.event, self._tools
         width = self._plan.facts.pixels
         if self._trust == "trusted-aggregator":
-            mechanism = GaussianMechanism(contribution=bound, event=event, ledger=tools.ledger, streams=tools.secret)
-            return mechanism.release(name, self._blocks(), slots=bound.rows, width=width).sums
+            return self._mechanism.release(name, self._blocks(), slots=bound.rows, width=width).sums
         total = np.zeros((bound.rows, width), np.int64)  # noisy already: the ledger says what each client went through
         for rows, _ in self._blocks():
             total += rows.numpy()[0]

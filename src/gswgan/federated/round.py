@@ -31,7 +31,7 @@ from gswgan.critics.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
-from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.privacy import Streams
 from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.randomness import write_durably
@@ -199,7 +199,7 @@ class Round:
         assert plan.privacy is not None
         bound, event, weight = plan.privacy.contribution, plan.privacy.event, weight_of_counts(plan)
         if trust_of(plan) == "trusted-aggregator":
-            mechanism = GaussianMechanism(contribution=bound, event=event, ledger=tools.ledger, streams=tools.secret)
+            mechanism = tools.mechanism(bound, event)
             return embed_persons(self._rows(), plan.facts.classes, plan.critic.features, mechanism, weight)
         total = np.zeros((1, width(plan)), np.int64)  # noisy already: the ledger says what each client went through
         for row, _ in self._rows():

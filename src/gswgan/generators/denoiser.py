@@ -1,6 +1,6 @@
 """A class-conditional denoiser: a U-Net that looks at each image alone, and the preconditioning of Karras et al. 2022.
 
-Images are [n, side, side, channels] here, channels last, and all weights are matrices: a convolution's is [out, k k in].
+Images are [n, side, side, channels] here, and all weights are matrices: a convolution's is [out, k k in].
 Who computes the products can be exchanged (`Operations`): training with DP-SGD wants the gradient of each record by
 itself (critics/refined/operations.py), drawing images wants nothing of that kind.
 """
@@ -17,9 +17,6 @@ from torch import Tensor, nn
 
 DATA_STD = 0.6
 """Standard deviation of pixels in [-1, 1], about. A public constant: it is never measured on data."""
-
-EMBEDDING = 128
-"""Numbers that tell the blocks which class and which noise level it is."""
 
 FREQUENCIES = 16
 """Waves that the noise level is written in."""
@@ -64,6 +61,7 @@ class Denoiser(nn.Module):
     def __init__(self, *, image_size: int, channels: int, classes: int, width: int) -> None:
         super().__init__()
         self.image_size, self.channels, self.classes = image_size, channels, classes
+        self.embedding = 4 * width  # numbers that tell the blocks which class and which noise level it is
         self.blocks = BLOCKS[:2] if image_size <= TINY else BLOCKS
         sizes = [width, *(2 * width for _ in self.blocks[1:])]
         self.halvings = len(sizes) - 1
@@ -81,8 +79,8 @@ class Denoiser(nn.Module):
     def _describe(self, sizes: list[int]) -> None:
         """The shapes of all weights, in the order of their use."""
         shapes = self._shapes
-        shapes["embed_first"] = (EMBEDDING, 2 * FREQUENCIES + self.classes + 1)
-        shapes["embed_second"] = (EMBEDDING, EMBEDDING)
+        shapes["embed_first"] = (self.embedding, 2 * FREQUENCIES + self.classes + 1)
+        shapes["embed_second"] = (self.embedding, self.embedding)
         changes_at = len(shapes)
         shapes["enter"] = (sizes[0], 9 * (self.channels + 1))
         for level, size in enumerate(sizes):
@@ -99,7 +97,7 @@ class Denoiser(nn.Module):
         shapes["leave_last"] = (self.channels, 9 * now)
         names = list(shapes)
         ordered = [*names[:changes_at], "changes", *names[changes_at:]]
-        shapes["changes"] = (2 * sum(self._changes), EMBEDDING)
+        shapes["changes"] = (2 * sum(self._changes), self.embedding)
         self._shapes = {name: shapes[name] for name in ordered}
 
     def _describe_block(self, name: str, incoming: int, outgoing: int) -> None:

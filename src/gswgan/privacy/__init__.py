@@ -1,7 +1,7 @@
 """The privacy core: events, the mechanism, the ledger, the accountant. It knows nothing of GANs or images.
 
 Read in this order: events.py (what a release is), mechanism.py and votes.py (how one happens), ledger.py (how it
-is recorded), accountant.py (what it costs), then randomness.py, calibration.py and claims.py.
+is recorded), accountant.py (what it costs), then randomness.py, participation.py, calibration.py and claims.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Laplace, Repeated, Sampled
     from gswgan.privacy.ledger import Ledger
     from gswgan.privacy.mechanism import GaussianMechanism, Released
-    from gswgan.privacy.randomness import Streams
+    from gswgan.privacy.randomness import BatchStreams, Streams
     from gswgan.privacy.votes import Ballot, VoteMechanism
 
 _HOME = {
@@ -24,13 +24,14 @@ _HOME = {
     "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "ledger": ("Ledger",),
     "mechanism": ("GaussianMechanism", "Released"),
-    "randomness": ("Streams",),
+    "randomness": ("BatchStreams", "Streams"),
     "votes": ("Ballot", "VoteMechanism"),
 }
 
 __all__ = [
     "Accountant",
     "Ballot",
+    "BatchStreams",
     "Composed",
     "Contribution",
     "DrawnOne",

@@ -42,15 +42,15 @@ def _grid_squares(rows, factors, out, width, blocks, BLOCK: tl.constexpr):
 @triton.jit
 def _sum(rows, factors, counts, out, width, number, COLUMNS: tl.constexpr, SPLITS: tl.constexpr):
     """The sum over a part of the rows on the grid: each integer of `out` belongs to one program."""
-    column, split = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1)
-    real = column < width
+    column, split = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1).to(tl.int64)
     total = tl.zeros((COLUMNS,), tl.int64)
-    for row in range(split, number, SPLITS):
-        place = row.to(tl.int64) * width + column
-        values = tl.load(rows + place, mask=real, other=0.0).to(tl.float64)
-        grid = (values * tl.load(factors + row)).to(tl.int64)
-        total += tl.where(tl.load(counts + row) != 0, grid, 0)
-    tl.store(out + split.to(tl.int64) * width + column, total, mask=real)
+    for first in range(0, number, SPLITS):
+        row = split + first
+        real = (column < width) & (row < number)
+        values = tl.load(rows + row * width + column, mask=real, other=0.0).to(tl.float64)
+        grid = (values * tl.load(factors + row, mask=row < number, other=0.0)).to(tl.int64)
+        total += tl.where(tl.load(counts + row, mask=row < number, other=0) != 0, grid, 0)
+    tl.store(out + split * width + column, total, mask=column < width)
 
 
 def clipped_row_sum(rows: Tensor, clip_norm: float, *, margin: float, grid_bits: int) -> Tensor:

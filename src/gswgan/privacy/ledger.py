@@ -4,7 +4,7 @@ A line is on the disk before its release exists, so a crash can only leave a lin
 Beside the public ledger stands a private journal with a keyed fingerprint of each exact (noiseless) sum. It
 answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
 same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
-fresh noise and a new line.
+other noise and a new line. The noise is named by the fingerprint itself, so this holds for copies as well.
 
 The journal is written first, the ledger second, the noise is drawn last. A run that died between the first two
 has a line in the journal that the ledger lacks; it is added when the ledger is opened again.
@@ -103,7 +103,7 @@ class Ledger:
             self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
-        """Put the release on the disk before it happens; return its attempt, which selects its noise.
+        """Put the release on the disk before it happens; return its attempt, a number for each sum under this name.
 
         The attempt of an earlier, identical release is returned instead of a new line. A second attempt is
         recorded without its sampling: the same coins decided who took part, and they may have shown already.

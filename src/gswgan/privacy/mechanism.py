@@ -1,4 +1,4 @@
-"""M_{sigma,C} (the paper's sanitization equation): clip, sum, record, add noise. The privacy barrier.
+"""M_{sigma,C} (the paper's sanitization equation): draw who takes part, clip, sum, record, add noise: the barrier.
 
 One call that cannot be half done: what comes in are private rows on any device, what comes out is a released
 array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
@@ -27,6 +27,7 @@ from torch import Tensor
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.events import BaseEvent, Contribution, Sampled, gaussian_of
 from gswgan.privacy.ledger import Ledger
+from gswgan.privacy.participation import draw_participants
 from gswgan.privacy.randomness import Streams
 
 GRID_BITS = 26
@@ -94,8 +95,14 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     length = torch.linalg.vector_norm(shape, dim=-1, keepdim=True)
     clipped = torch.where(peak * length > clip_norm, shape / length.clamp(min=1.0), exact / clip_norm)
     grid = (clipped * (shorter * 2.0**GRID_BITS)).trunc().to(torch.int64)
-    fits = (grid * grid).sum(dim=-1, keepdim=True) <= 1 << 2 * GRID_BITS  # in integers: no rounding to trust
-    return (grid * fits)[..., :width]
+    return (grid * fits_grid(grid))[..., :width]  # in integers: no rounding to trust
+
+
+def _gpu_row_sum(rows: Tensor, clip_norm: float) -> Tensor:
+    from gswgan.privacy import gpu_clip  # needs Triton, which comes with the CUDA builds of torch
+
+    found: Tensor = gpu_clip.clipped_row_sum(rows, clip_norm, margin=MARGIN, grid_bits=GRID_BITS)
+    return found
 
 
 def columns_of(contribution: Contribution, width: int) -> int:
@@ -117,10 +124,14 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
         if total is None:
             shape = (slots, columns_of(contribution, width))
             total = torch.zeros(shape, dtype=torch.int64, device=rows.device)
-        if slot is None:
-            total[:per_contribution, :width] += clip_to_grid(rows, contribution.clip_norm).sum(dim=0)
+        if slot is None and per_contribution == 1 and rows.is_cuda and rows.dtype in (torch.float32, torch.bfloat16):
+            total[0, :width] += _gpu_row_sum(rows[:, 0], contribution.clip_norm)
             continue
-        at_once = max(1, PIECE // width) if rows.device.type == "cpu" else len(rows)
+        at_once = max(1, PIECE // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
+        if slot is None:
+            for piece in torch.split(rows, at_once) if len(rows) else ():
+                total[:per_contribution, :width] += clip_to_grid(piece, contribution.clip_norm).sum(dim=0)
+            continue
         for piece, its in zip(torch.split(rows, at_once), torch.split(slot, at_once)):
             valid = (its >= 0) & (its < slots)
             grid = clip_to_grid(piece, contribution.clip_norm)[:, 0] * valid[:, None]
@@ -136,22 +147,26 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
 
 
 def check_key(ledger: Ledger, streams: Streams) -> None:
-    """Key and ledger belong to one plan."""
+    """The streams are those of a key, and key and ledger belong to one plan."""
+    streams.check_secret()
     if streams.context != ledger.context:
         raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
 
 
 def announce(
     name: str, exact: NDArray[np.int64], bound: object, event: BaseEvent, ledger: Ledger, streams: Streams
-) -> int:
-    """Put a release of these exact integers into the ledger before its noise is drawn; the attempt selects the noise.
+) -> str:
+    """Put a release of these exact integers into the ledger before its noise is drawn; return what names the noise.
 
-    The fingerprint covers the integers and all that the noise depends on: what differs in anything gets fresh noise.
+    That is a keyed fingerprint of the integers and of all that the noise depends on. What differs in anything has
+    other noise, whatever the ledger and the journal remember (a restored copy of them may have forgotten); what is the
+    same in everything has the same noise, and is the same release again.
     """
     fingerprint = hashlib.blake2b(key=streams.seed("fingerprint", ledger.observer, name))
     fingerprint.update(repr((bound, event, exact.shape)).encode())
     fingerprint.update(np.ascontiguousarray(exact).tobytes())
-    return ledger.record(name, event, fingerprint.hexdigest())
+    ledger.record(name, event, fingerprint.hexdigest())
+    return fingerprint.hexdigest()
 
 
 class GaussianMechanism:
@@ -175,6 +190,14 @@ class GaussianMechanism:
         self.noise_std = gaussian.noise_std
         self._streams = streams
 
+    def participants(self, name: str, count: int) -> NDArray[np.int64]:
+        """Who of `count` takes part in the release of this name, in ascending order: secret.
+
+        Drawn as the event says, at its own rate, from the run's key, under the release's name: a caller cannot choose
+        how, and no two releases share coins. The same name gives the same answer again.
+        """
+        return draw_participants(self.event, count, self._streams, self.ledger.observer, name)
+
     def release(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Released:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
 
@@ -183,9 +206,9 @@ class GaussianMechanism:
         release again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
-        attempt = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
+        fingerprint = announce(name, total, self.contribution, self.event, self.ledger, self._streams)
         scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
-        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, attempt)
+        noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, fingerprint)
         noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         if not self.contribution.counts:
             return Released(sums=noisy, counts=None)

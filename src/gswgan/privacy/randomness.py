@@ -29,6 +29,9 @@ from gswgan.privacy.errors import PrivacyError
 
 KEY_BYTES = 32
 
+PUBLIC = "public"
+"""The context of streams that come from a public seed; that of a key is the digest of a plan."""
+
 FLOAT_SLACK = 2.0**-48
 """More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
 
@@ -51,7 +54,12 @@ class Streams:
     @classmethod
     def public(cls, seed: int) -> Streams:
         """Streams that anyone who knows the seed can repeat: partition, initial weights, latent codes."""
-        return cls(hashlib.blake2b(f"public seed {seed}".encode(), digest_size=KEY_BYTES).digest(), "public")
+        return cls(hashlib.blake2b(f"public seed {seed}".encode(), digest_size=KEY_BYTES).digest(), PUBLIC)
+
+    def check_secret(self) -> None:
+        """Refuse streams of the public seed where those of a key are needed."""
+        if self.context == PUBLIC:
+            raise PrivacyError("streams", "of the public seed", "those of a run's key: coins and noise are secret")
 
     def seed(self, purpose: str, *index: int | str) -> bytes:
         """256 bits that belong to this purpose and index alone."""
@@ -125,6 +133,22 @@ class Streams:
     def integer(self, purpose: str, *index: int | str) -> int:
         """A 63-bit seed for a library's own generator."""
         return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
+
+
+class BatchStreams:
+    """The part of a key's streams that critics get: which of its own records a critic or a client learns from.
+
+    Nothing here decides who takes part in a release or what noise it has; that is the mechanism's. The streams of a
+    public seed are refused.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        streams.check_secret()
+        self._streams = streams
+
+    def generator(self, *index: int | str) -> np.random.Generator:
+        """A numpy generator that belongs to this index alone."""
+        return self._streams.generator("batch", *index)
 
 
 def _round_part(

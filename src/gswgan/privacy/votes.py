@@ -83,9 +83,9 @@ class VoteMechanism:
         a ballot of the largest, [questions]. `name` is as in `GaussianMechanism.release`.
         """
         exact = self.counts(votes) << GRID_BITS
-        attempt = announce(name, exact, self.ballot, self.event, self.ledger, self._streams)
+        fingerprint = announce(name, exact, self.ballot, self.event, self.ledger, self._streams)
         draw = self._streams.rounded_gaussian if isinstance(self.event, Gaussian) else self._streams.rounded_laplace
-        noise = draw(exact.shape, self.noise * 2.0**GRID_BITS, "noise", self.ledger.observer, name, attempt)
+        noise = draw(exact.shape, self.noise * 2.0**GRID_BITS, "noise", self.ledger.observer, name, fingerprint)
         return (exact + noise).astype(np.float64) * 2.0**-GRID_BITS
 
     def counts(self, votes: Tensor) -> NDArray[np.int64]:

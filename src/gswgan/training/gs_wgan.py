@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -31,33 +30,33 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
     """Kernel, ensemble, one after the other, or the kernel and a denoiser, by the type of the settings."""
     settings, privacy = plan.critic, plan.privacy
     assert privacy is not None
-    parts: dict[str, Any] = {"contribution": privacy.contribution, "event": privacy.event}
-    parts |= {"ledger": tools.ledger, "streams": tools.secret}
-    alone = GaussianMechanism(**parts)
-    mechanism = alone if tools.ranks is None else Summed(tools.ranks, tools.device, **parts)
     if isinstance(settings, EnsembleSettings):
-        return _ensemble(settings, plan, tools, mechanism)
+        return _ensemble(settings, plan, tools)
     if not tools.folder.embedding.exists():
         tools.note("releasing the embedding: one pass over the data")
     if isinstance(settings, KernelSettings):
+        alone = tools.mechanism(privacy.contribution, privacy.event)
         return kernel_critic(plan, tools.folder, tools.device, alone, _summed(plan, tools, alone))
-    first = GaussianMechanism(
-        contribution=settings.contribution(plan.facts.labelled), event=settings.event(plan.facts.labelled),
-        ledger=tools.ledger, streams=tools.secret,
-    )  # fmt: skip
+    first = tools.mechanism(settings.contribution(plan.facts.labelled), settings.event(plan.facts.labelled))
     kernel = kernel_critic(plan, tools.folder, tools.device, first)
     if isinstance(settings, RefinedSettings):
         return Refined(
-            settings, plan.optimizer, kernel, alone, releases=privacy.releases, public=tools.public,
-            secret=tools.secret, device=tools.device,
+            settings, plan.optimizer, kernel, tools.mechanism(privacy.contribution, privacy.event),
+            releases=privacy.releases, public=tools.public, batches=tools.batches, device=tools.device,
         )  # fmt: skip
-    return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools, mechanism))
+    return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools))
 
 
-def _ensemble(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanism: Mechanism) -> Ensemble | SpreadEnsemble:
+def _ensemble(settings: EnsembleSettings, plan: Plan, tools: Tools) -> Ensemble | SpreadEnsemble:
     privacy = plan.privacy
     assert privacy is not None
     assert privacy.shards is not None
+    mechanism = tools.mechanism(privacy.contribution, privacy.event)
+    if tools.ranks is not None:
+        mechanism = Summed(
+            tools.ranks, tools.device, contribution=privacy.contribution, event=privacy.event, ledger=tools.ledger,
+            streams=tools.secret,
+        )  # fmt: skip
     units = plan.facts.persons or plan.facts.records
     write_json(tools.folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
     part = ensemble_part(settings, plan, tools, mechanism)
@@ -76,10 +75,8 @@ def ensemble_part(settings: EnsembleSettings, plan: Plan, tools: Tools, mechanis
         mechanism,
         count=privacy.shards,
         held=held,
-        sampling=privacy.sampling,
-        rate=privacy.rate,
         public=tools.public,
-        secret=tools.secret,
+        batches=tools.batches,
         device=tools.device,
         warm_start=_warm_start(settings, plan, tools, held),
         note=tools.note,

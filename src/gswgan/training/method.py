@@ -17,8 +17,9 @@ import torch
 from gswgan.critics import Critic
 from gswgan.critics.one_pass import Workers
 from gswgan.data import ImageStream
-from gswgan.privacy import Event, Ledger, Streams
+from gswgan.privacy import BatchStreams, Contribution, Event, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.claims import Claim
+from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.ledger import Entry
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan
 from gswgan.training.run_folder import RunFolder
@@ -68,6 +69,15 @@ class Tools:
             journal=self.folder.journal,
             before_repeat=self.before_repeat,
         )
+
+    def mechanism(self, contribution: Contribution, event: BaseEvent) -> GaussianMechanism:
+        """The way out for sums: it draws who takes part, records and adds the noise, with the run's key and ledger."""
+        return GaussianMechanism(contribution=contribution, event=event, ledger=self.ledger, streams=self.secret)
+
+    @property
+    def batches(self) -> BatchStreams:
+        """What a critic draws its own records with: all of the key that it gets."""
+        return BatchStreams(self.secret)
 
     @property
     def shape(self) -> dict[str, int]:

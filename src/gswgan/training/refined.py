@@ -1,4 +1,4 @@
-"""The plan of preset `refined` (critics/refined): a part of the budget for the kernel's release, the rest for DP-SGD."""
+"""The plan of preset `refined`: a part of the budget for the kernel's release, the rest for DP-SGD."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def words(draft: Draft) -> str:
     records = round(draft.privacy.rate * draft.facts.records)
     return (
         f"kernel, {settings.kernel.features:,} random features, length scale {settings.kernel.scales}, for "
-        f"{settings.steps:,} steps; then a denoiser of width {draft.generator.width}: {settings.pretraining:,} steps on "
-        f"samples, {draft.privacy.releases:,} steps of DP-SGD on {records:,} records on average, {settings.draws} noise "
-        f"draws for each, gradients clipped to {draft.privacy.clip_norm:g}"
+        f"{settings.steps:,} steps; then a denoiser of width {draft.generator.width}: {settings.pretraining:,} steps "
+        f"on samples, {draft.privacy.releases:,} steps of DP-SGD on {records:,} records on average, {settings.draws} "
+        f"noise draws for each, gradients clipped to {draft.privacy.clip_norm:g}"
     )

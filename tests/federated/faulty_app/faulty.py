@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,13 +39,13 @@ class Faulty:
         marker = Path(self._client.home) / "asked"
         if self._fault == "hang before" and not marker.exists():
             marker.touch()
-            time.sleep(600)
+            threading.Event().wait()
         honest = self._sums(plan)
         if self._fault == "hang after" and not marker.exists():
             marker.touch()
-            time.sleep(600)
+            threading.Event().wait()
         if self._fault == "never":
-            time.sleep(600)
+            threading.Event().wait()
         while self._fault == "late" and not self._until.exists():
             time.sleep(0.2)
         return SENDS[self._fault](width(plan), honest) if self._fault in SENDS else honest

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,7 +76,7 @@ class FaultyCritic:
         marker = self.home / f"{number}.asked"
         if not marker.exists():
             marker.touch()
-            time.sleep(600)
+            threading.Event().wait()
 
 
 def note(path: Path, number: int, block: bytes) -> None:

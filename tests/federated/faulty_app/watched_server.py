@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gswgan.federated import remote_critics, server_app
 
-SECONDS = 120.0
+SECONDS = 1200.0
 
 
 class Watched(remote_critics.RemoteCritics):

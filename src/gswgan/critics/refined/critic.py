@@ -27,6 +27,7 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.privacy.randomness import BatchStreams
 
 WARM_UP = 100
 """Steps of the pre-training in which its learning rate rises."""
@@ -43,7 +44,7 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class RefinedSettings(KernelStart):
-    """All three stages. `noise_std` and the kernel's features are part of the guarantee; see also the plan's privacy."""
+    """All three stages; see also the plan's privacy."""
 
     start: GeneratorSettings  # the generator that the kernel critic trains
     start_optimizer: OptimizerSettings
@@ -54,7 +55,7 @@ class RefinedSettings(KernelStart):
 
 
 class Refined:
-    """The kernel critic for the first steps; after them the denoiser is trained here, and the loop has nothing to do."""
+    """The kernel critic for the first steps; after them the denoiser is trained here, and the loop is left out."""
 
     def __init__(
         self,
@@ -65,13 +66,13 @@ class Refined:
         *,
         releases: int,
         public: Streams,
-        secret: Streams,
+        batches: BatchStreams,
         device: torch.device,
     ) -> None:
         """`optimizer` is that of DP-SGD, which makes so many `releases`, each by `mechanism`."""
         self.settings, self.optimizer, self.kernel, self.mechanism = settings, optimizer, kernel, mechanism
         self.releases, self.device = releases, device
-        self._public, self._secret = public, secret
+        self._public, self._batches = public, batches
         self._step, self._gradients, self._descent = -1, None, None
         self._images = self._labels = torch.zeros(0)
         self._pretrain: Captured | None = None
@@ -131,16 +132,15 @@ class Refined:
         if step == 0:
             generator.begin()
         if self._descent is None:
-            self._descent = RecordGradients(generator.denoised, self.mechanism, self._secret)
+            self._descent = RecordGradients(generator.denoised, self.mechanism)
             self._descent.prepare(len(self._images), at_once=AT_ONCE[self.device.type])
-        name = f"step {step}"
-        seed = self._tensor(self._secret.integer("draws", step))
+        seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
 
         def rows(members: np.ndarray) -> Tensor:
             some = torch.from_numpy(members).to(self.device)
             return gradients.of_records(self._images[some], self._labels[some], some, seed)
 
-        gradient = self._descent.release(name, self._descent.draw(step), rows)
+        gradient = self._descent.release(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         generator.descend_denoiser(gradient, rate, self.optimizer.average)

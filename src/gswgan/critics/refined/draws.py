@@ -1,4 +1,4 @@
-"""Noise and noise levels for a denoiser's loss: each number belongs to a seed, a record and a place, and to nothing else.
+"""Noise and noise levels for a denoiser's loss: each number belongs to a seed, a record and a place alone.
 
 So a record meets the same noise whoever else takes part in a step, and again when the step is repeated. It is training
 noise, which the guarantee does not rest on: a fast generator (SplitMix64, Steele et al. 2014) on the device will do.

@@ -17,8 +17,8 @@ GROUP = 16
 class Gradients:
     """Rows of gradients in all weights of a denoiser, in the order of its parameters.
 
-    On a GPU in bfloat16. Those of records are recorded and replayed: their shapes never change, and the weights are read
-    where they are.
+    On a GPU in bfloat16. Those of records are recorded and replayed: their shapes never change, and the weights are
+    read where they are.
     """
 
     def __init__(self, denoiser: Denoiser, *, draws: int) -> None:

@@ -1,6 +1,7 @@
 """DP-SGD (Abadi et al. 2016): the noisy sum of clipped gradients, one for each record that its coin picks.
 
-Whoever trains a network on records (DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through this one file.
+Whoever trains a network on records (preset `refined`, DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through
+this one file.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch.func import functional_call, grad, vmap
 from gswgan.captured import Captured
 from gswgan.critics.kernel import products
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled, Streams
+from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled
 from gswgan.privacy.mechanism import Block
+from gswgan.privacy.participation import expected_participants, usual_participants
 
 AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the gradients of a chunk of records, at the most, by the device: bounds memory."""
@@ -35,28 +37,30 @@ def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, recor
 class RecordGradients:
     """Gradients of single records in all parameters of a network, and their release."""
 
-    def __init__(self, network: nn.Module, mechanism: GaussianMechanism, secret: Streams) -> None:
-        """What `mechanism` records is also what happens here: its rate, its clip."""
+    def __init__(self, network: nn.Module, mechanism: GaussianMechanism) -> None:
+        """What `mechanism` records is also what happens here: it draws who takes part, and its clip is used."""
         if not isinstance(mechanism.event, Sampled) or mechanism.contribution.rows != 1:
             found = (mechanism.event, mechanism.contribution)
             raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient a record")
-        self.network, self.mechanism, self._secret = network, mechanism, secret
-        self.rate, self.clip = mechanism.event.rate, mechanism.contribution.clip_norm
+        self.network, self.mechanism, self.clip = network, mechanism, mechanism.contribution.clip_norm
         self.width = sum(parameter.numel() for parameter in network.parameters())
         self.norms: list[Tensor] = []
-        self.expected, self.chunk = 0.0, 1
+        self.records, self.expected, self.chunk, self.participants = 0, 0.0, 1, 0
         self._recorded: dict[Callable[..., Tensor], Captured] = {}  # by loss
 
-    def prepare(self, records: int) -> None:
-        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part."""
-        self.records, self.expected = records, self.rate * records
-        usual = math.ceil(min(records, self.expected + 2 * math.sqrt(self.expected * (1 - self.rate))))
-        most = AT_ONCE[next(self.network.parameters()).device.type]
+    def prepare(self, records: int, *, at_once: int | None = None) -> None:
+        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part.
+
+        `at_once`: numbers in the gradients of a chunk, at the most, where it is not AT_ONCE.
+        """
+        self.records, self.expected = records, expected_participants(self.mechanism.event, records)
+        usual = usual_participants(self.mechanism.event, records)
+        most = at_once or AT_ONCE[next(self.network.parameters()).device.type]
         self.chunk = math.ceil(usual / math.ceil(usual * self.width / most))
 
-    def draw(self, *index: int) -> np.ndarray:
-        """Who takes part: each record by its own secret coin. No cap, no fixed size, no second draw."""
-        return np.flatnonzero(self._secret.bernoulli(self.records, self.rate, "participation", *index))
+    def draw(self, name: str) -> np.ndarray:
+        """Who takes part in the release of this name: each record by its own secret coin."""
+        return self.mechanism.participants(name, self.records)
 
     def rows(self, loss: Callable[..., Tensor], *examples: Tensor) -> Tensor:
         """The gradient of each example's own loss in all parameters, [n, P]; not clipped.
@@ -90,9 +94,10 @@ class RecordGradients:
             self.norms.append(found.norm(dim=1))
             yield found[:, None], None
 
-    def release(self, name: str, members: np.ndarray, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """(sum clip(g) + noise) / (q n), [P]: the only way out."""
-        self.norms = []
+    def release(self, name: str, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
+        """(sum clip(g) + noise) / (q n) over those who take part, [P]: the only way out."""
+        members = self.draw(name)
+        self.participants, self.norms = len(members), []
         released = self.mechanism.release(name, self.blocks(members, rows), slots=1, width=self.width)
         device = next(self.network.parameters()).device
         return torch.from_numpy((released.sums[0] / self.expected).astype(np.float32)).to(device)
