@@ -19,6 +19,8 @@ from gswgan.generators.generator import Generator
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
 
+SAMPLES_AT_ONCE = 1024
+
 
 class RefinedGenerator(Generator):
     """A generator in training, and beside it a denoiser with an optimizer and an average of its own."""
@@ -35,7 +37,6 @@ class RefinedGenerator(Generator):
         self.denoised_average = copy.deepcopy(self.denoised).requires_grad_(False)
         self._denoiser_rate = torch.zeros((), device=self.device)
         self._denoiser_updates = torch.zeros((), device=self.device)
-        self._samples: nn.Module | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -61,13 +62,18 @@ class RefinedGenerator(Generator):
             torch._foreach_add_(ours, apart)
 
     @torch.no_grad()
-    def samples(self, codes: Tensor, labels: Tensor) -> Tensor:
-        """Images of the start as it would be released: what the denoiser is pre-trained on."""
-        if self._samples is None:
-            self._samples = super().released_network()
-        with self._precision():
-            found: Tensor = self._samples(codes, labels)
-        return found
+    def samples(self, count: int) -> tuple[Tensor, Tensor]:
+        """Images of the start as it would be released, in [0, 1], and their labels; the same for the same start.
+
+        The denoiser is pre-trained on them.
+        """
+        network, images, labels = super().released_network(), [], []
+        for first in range(0, count, SAMPLES_AT_ONCE):
+            codes, some = self.latents(min(SAMPLES_AT_ONCE, count - first), "samples", first)
+            with self._precision():
+                images.append(network(codes, some).to(torch.float16))
+            labels.append(some)
+        return torch.cat(images), torch.cat(labels)
 
     def released_network(self, **_: Any) -> nn.Module:
         """The averaged denoiser with its sampler."""

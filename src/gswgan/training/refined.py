@@ -17,8 +17,9 @@ from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
 SHARE = 0.15
 """Of the budget that the kernel's release has, about, counted in mu^2 (see training/started.py)."""
 
-CLIP = 1.0
-"""Norm that each record's gradient is clipped to. Adam does not mind the scale of gradients."""
+CLIP = 0.003
+"""Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. Adam
+does not mind the scale."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Recipe:
     releases: int
     draws: int
     width: int
+    samples: int
     pretraining: int
     pretraining_batch: int
     learning_rate: float
@@ -38,15 +40,20 @@ class Recipe:
 def recipe(facts: Facts, device: str) -> Recipe:
     """By the number of records, the size of the images and the device."""
     if facts.image_size <= TINY:
-        batch = max(1, min(256, facts.records // 5))
-        return Recipe(batch=batch, releases=100, draws=4, width=8, pretraining=600, pretraining_batch=128,
-                      learning_rate=2e-3, average=0.95)  # fmt: skip
+        return Recipe(
+            batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14, pretraining=600,
+            pretraining_batch=128, learning_rate=2e-3, average=0.95,
+        )  # fmt: skip
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
-        return Recipe(batch=batch, releases=600, draws=8, width=32, pretraining=6000, pretraining_batch=512,
-                      learning_rate=5e-4, average=0.98)  # fmt: skip
-    return Recipe(batch=min(batch, 512), releases=200, draws=4, width=16, pretraining=2000, pretraining_batch=64,
-                  learning_rate=5e-4, average=0.98)  # fmt: skip
+        return Recipe(
+            batch=batch, releases=600, draws=8, width=32, samples=2**17, pretraining=8000, pretraining_batch=512,
+            learning_rate=5e-4, average=0.98,
+        )  # fmt: skip
+    return Recipe(
+        batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
+        learning_rate=5e-4, average=0.98,
+    )  # fmt: skip
 
 
 def refined(wish: Wish, noise: float) -> Draft:
@@ -70,6 +77,7 @@ def refined(wish: Wish, noise: float) -> Draft:
         steps=kernel.training.steps,
         start=kernel.generator,
         start_optimizer=kernel.optimizer,
+        samples=chosen.samples,
         pretraining=chosen.pretraining,
         pretraining_batch=chosen.pretraining_batch,
         pretraining_rate=1e-3,

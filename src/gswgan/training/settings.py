@@ -39,7 +39,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "bins": (2, 4096), "noise_multiplier": (1e-12, 2**20), "check_noise": (1e-12, 2**20), "vote_noise": (1e-12, 2**20),
     "scale": (1e-12, 2**20), "teacher_updates": (1, 10_000), "student_updates": (1, 10_000), "gain": (1e-6, 1e6),
     "generator_updates": (1, 10_000), "teacher_width": (1, 4096), "student_width": (1, 4096), "bound": (1e-12, 1e6),
-    "catch_up": (0, 10_000), "pretraining": (1, MOST_STEPS), "pretraining_batch": (16, 2**16), "draws": (1, 256),
+    "catch_up": (0, 10_000), "pretraining": (1, MOST_STEPS), "pretraining_batch": (16, 2**16),
+    "draws": (1, 256), "samples": (16, 2**24),
     "pretraining_rate": (1e-12, 10.0),
 }  # fmt: skip
 

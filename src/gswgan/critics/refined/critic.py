@@ -48,7 +48,8 @@ class RefinedSettings(KernelStart):
 
     start: GeneratorSettings  # the generator that the kernel critic trains
     start_optimizer: OptimizerSettings
-    pretraining: int  # steps on the start's samples
+    samples: int  # of the start, which the denoiser is pre-trained on
+    pretraining: int  # steps on them
     pretraining_batch: int  # samples in each of them
     pretraining_rate: float
     draws: int  # of noise for each record, averaged before the clip
@@ -110,23 +111,27 @@ class Refined:
         if step < self.settings.pretraining:
             self._pretraining_step(step, generator, self._gradients)
         else:
+            self._pretrain = None  # its samples are done with
             self._dp_sgd_step(step - self.settings.pretraining, generator, self._gradients)
 
     def _pretraining_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:
             generator.begin()
         if self._pretrain is None:
+            images, labels = generator.samples(self.settings.samples)
 
-            def work(codes: Tensor, labels: Tensor, seed: Tensor, rate: Tensor) -> None:
-                images = generator.samples(codes, labels)
-                generator.descend_denoiser(gradients.of_samples(images, labels, seed), rate, self.optimizer.average)
+            def work(some: Tensor, seed: Tensor, rate: Tensor) -> None:
+                gradient = gradients.of_samples(images[some].float(), labels[some], seed)
+                generator.descend_denoiser(gradient, rate, self.optimizer.average)
 
             self._pretrain = Captured(work)
-        codes, labels = generator.latents(self.settings.pretraining_batch, "pretraining", step)
+        batch = self._public.generator("pretraining batch", step).integers(
+            self.settings.samples, size=self.settings.pretraining_batch
+        )
         warm, left = min(1.0, (step + 1) / WARM_UP), 1 - step / self.settings.pretraining
         rate = self.settings.pretraining_rate * warm * left
         seed = self._public.integer("pretraining", step)
-        self._pretrain(codes, labels, self._tensor(seed), self._tensor(rate))
+        self._pretrain(torch.from_numpy(batch).to(self.device), self._tensor(seed), self._tensor(rate))
 
     def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:
