@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "k4": {"draws": 4}, "k16": {"draws": 16}, "k32": {"draws": 32},
     "t300": {"releases": 300}, "t1000": {"releases": 1000}, "t1500": {"releases": 1500},
     "rate-2.5e-4": {"learning_rate": 2.5e-4}, "rate-1e-3": {"learning_rate": 1e-3},
+    "rate-2e-3": {"learning_rate": 2e-3},
     "share-0.08": {"share": 0.08}, "share-0.3": {"share": 0.3},
     "pretraining-15000": {"pretraining": 15_000},
     "batch-4096": {"batch": 4096},
