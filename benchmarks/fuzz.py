@@ -42,7 +42,8 @@ from gswgan.errors import GswganError
 from gswgan.federated import critic_messages, messages
 from gswgan.privacy.ledger import Ledger, chained_line, read_journal, read_ledger
 from gswgan.privacy.randomness import create_key, load_key
-from gswgan.release.pack import MANIFEST, checksum, pack
+from gswgan.release.files import MANIFEST, checksum
+from gswgan.release.pack import pack
 from gswgan.release.verify import verify
 from gswgan.synthesizer import load
 from gswgan.training.book import Book

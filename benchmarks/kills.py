@@ -34,8 +34,9 @@ import torch
 
 import survival
 from gswgan.data import ImageData, clients, make_image_data
-from gswgan.federated.client import Cap, Client
+from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import make_critic_plan, most_spent
+from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of

@@ -136,11 +136,25 @@ class Federation:
             "--node-config", f"{text} classes={classes} epsilon={cap} delta=1e-5",
         )  # fmt: skip
 
-    def hold(self, **config: str) -> None:
-        """`flwr run`: the server begins the round, or goes on with it."""
-        app = self.root / "app"
+    def pinned_node(self, name: str, client: str, *, trust: str, cap: float = 100.0, classes: int = 3) -> None:
+        """`gswgan federate node`: as `node`, but it runs no code except what is installed."""
+        if name not in self.wires:
+            self.wires[name] = Forwarder(self.port)
+        config = {
+            "client": client, "data": str(self.root / f"{client}.npz"), "state": str(self.root / "state" / name),
+            "trust": trust, "neighbours": "zeroed" if trust == "trusted-aggregator" else "replace-one",
+            "superlink": f"127.0.0.1:{self.wires[name].port}", "classes": classes, "epsilon": cap, "delta": 1e-5,
+            "insecure": True,
+        }  # fmt: skip
+        site = self.root / f"{name}.toml"
+        site.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
+        self.start(name, Path(sys.executable).name, "-m", "gswgan", "federate", "node", str(site))
+
+    def hold(self, app: Path | None = None, **config: str) -> None:
+        """`flwr run`: the server begins the round, or goes on with it; with another app, if one is given."""
+        source, app = app or self._app, self.root / ("app" if app is None else f"app-{app.name.replace('_', '-')}")
         if not app.exists():
-            shutil.copytree(self._app, app, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, app, ignore=shutil.ignore_patterns("__pycache__"))
         text = " ".join(f'{key}="{value}"' for key, value in {"run": str(self.root / "RUN"), **config}.items())
         command = [str(BIN / "flwr"), "run", str(app), "here", "--run-config", text]
         subprocess.run(command, env=self.environment, cwd=self.root, check=True, capture_output=True)

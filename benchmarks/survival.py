@@ -86,13 +86,13 @@ class Faults:
             self._act()
 
     def _around(self, kind: str, path: str, original: Callable[..., Any], *given: Any) -> Any:
-        self._point(f"{kind} {Path(path).name} before")
+        self._point(f"{kind} {_name(path)} before")
         result = original(*given)
-        self._point(f"{kind} {Path(path).name} after")
+        self._point(f"{kind} {_name(path)} after")
         return result
 
     def _write(self, path: str, data: Any, put: Callable[[Any], Any]) -> int:
-        name, view = f"write {Path(path).name}", memoryview(data)
+        name, view = f"write {_name(path)}", memoryview(data)
         self._point(f"{name} before")
         put(view[: len(view) // 2])
         self._point(f"{name} half")
@@ -107,9 +107,10 @@ class Faults:
         real = {name: getattr(os, name) for name in names}
 
         def opened(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-            if not _is_ours(path) or not flags & (os.O_CREAT | os.O_TRUNC) or Path(path).name == "lock":
+            where = _inside(path, options.get("dir_fd"))
+            if not _is_ours(where) or not flags & (os.O_CREAT | os.O_TRUNC) or Path(where).name == "lock":
                 return int(real["open"](path, flags, *rest, **options))
-            return int(self._around("open", os.fspath(path), lambda: real["open"](path, flags, *rest, **options)))
+            return int(self._around("open", where, lambda: real["open"](path, flags, *rest, **options)))
 
         def write(descriptor: int, data: Any) -> int:
             path = _path_of(descriptor)
@@ -127,17 +128,19 @@ class Faults:
             else:
                 self._around("sync", path, real["fsync"] if self._sync else lambda _: None, descriptor)
 
-        def replace(source: Any, target: Any) -> None:
-            if not _is_ours(target):
-                real["replace"](source, target)
+        def replace(source: Any, target: Any, **options: Any) -> None:
+            where = _inside(target, options.get("dst_dir_fd"))
+            if not _is_ours(where):
+                real["replace"](source, target, **options)
             else:
-                self._around("replace", os.fspath(target), real["replace"], source, target)
+                self._around("replace", where, lambda: real["replace"](source, target, **options))
 
         def unlink(path: Any, **options: Any) -> None:
-            if not _is_ours(path) or not os.path.exists(path):
+            where = _inside(path, options.get("dir_fd"))
+            if not _is_ours(where) or not os.path.exists(where):
                 real["unlink"](path, **options)
             else:
-                self._around("unlink", os.fspath(path), lambda: real["unlink"](path, **options))
+                self._around("unlink", where, lambda: real["unlink"](path, **options))
 
         def mkdir(path: Any, *rest: Any, **options: Any) -> None:
             if not _is_ours(path):
@@ -194,6 +197,16 @@ def _path_of(descriptor: int) -> str:
         return os.readlink(f"/proc/self/fd/{int(descriptor)}")
     except OSError:
         return ""
+
+
+def _name(path: str) -> str:
+    """The name of a file, without what is random in that of one that is being written."""
+    return re.sub(r"\.[0-9a-f]{16}\.part$", ".part", Path(path).name)
+
+
+def _inside(path: Any, folder: int | None) -> Any:
+    """The whole path of a name that is relative to an open folder."""
+    return path if folder is None else os.path.join(_path_of(folder), path)
 
 
 def _is_ours(path: Any) -> bool:

@@ -44,7 +44,7 @@ from gswgan.evaluation.inception import Inception, image_moments, load_inception
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.judge import reference_judge
 from gswgan.federated.trust import observers
-from gswgan.generators.sampling import save_grid
+from gswgan.generators.sampling import grid_png
 from gswgan.synthesizer import pick_device
 from gswgan.training.centralized import run
 from gswgan.training.method import Tools
@@ -180,7 +180,8 @@ class Scorer:
         if self.options.out is not None:
             self.options.out.mkdir(parents=True, exist_ok=True)
             rows = [np.flatnonzero(labels == label)[:10] for label in np.unique(labels)]  # one for each class
-            save_grid(stacked[np.concatenate(rows)], 10, self.options.out / f"{name}.png", side=28)
+            picture = grid_png(stacked[np.concatenate(rows)], 10, side=28)
+            (self.options.out / f"{name}.png").write_bytes(picture)
         result["tested_on"] = "test set" if self.options.first is None else "training images that were held out"
         result["cnn_accuracy"] = cnn_accuracy(
             stacked, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(self.device)

@@ -78,7 +78,7 @@ def measure(case: str, persons: int, rounds: int, idle: float) -> dict[str, Any]
             for name in names:
                 images = rng.integers(0, 256, (20, size, size)).astype(np.uint8)
                 np.savez(root / f"{name}.npz", images=images, labels=np.arange(20) % 10)
-                federation.node(name, name, trust=trust_of(plan), cap=10_000.0, classes=10)
+                federation.pinned_node(name, name, trust=trust_of(plan), cap=10_000.0, classes=10)
             wait(lambda: all(wire.down for wire in federation.wires.values()), "all nodes")
             time.sleep(idle)  # they join
             joined = federation.bytes_on_the_wire()

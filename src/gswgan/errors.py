@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError
+from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError, StorageError
 
 __all__ = [
     "AuditError",
@@ -16,6 +16,7 @@ __all__ = [
     "PlanError",
     "PrivacyError",
     "RunError",
+    "StorageError",
     "short",
 ]
 

@@ -23,6 +23,7 @@ from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError, shor
 from gswgan.generators import build_network
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.privacy import PrivacyCost
+from gswgan.privacy.storage import make_folder, read_file, write_durably
 from gswgan.training.centralized import run
 from gswgan.training.plan import Facts, Plan
 from gswgan.training.planner import doubts, make_plan
@@ -159,7 +160,17 @@ class GSWGAN:
         target = Path(folder)
         if target.exists():
             raise RunError("folder", str(target), "a folder that does not exist yet", "Choose another one.")
-        shutil.copytree(mine.release, target)
+        make_folder(target)
+        try:
+            for path in sorted(mine.release.rglob("*")):  # which does not go into folders that are links
+                copied = target / path.relative_to(mine.release)
+                if path.is_dir() and not path.is_symlink():
+                    make_folder(copied)
+                else:
+                    write_durably(copied, read_file(path, MOST_BYTES))
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
 
     def _fitted(self) -> tuple[RunFolder, nn.Module]:
         if self._folder is None or self._network is None:

@@ -137,6 +137,18 @@ def test_only_the_client_that_changed_answers_otherwise(mechanism_for):
     assert [k for k in first if not np.array_equal(first[k], second[k])] == [3]
 
 
+def test_a_clients_difference_is_bit_identical_whoever_takes_part(mechanism_for):
+    critic = make(by_person(), mechanism_for, clients=8)
+    rng, alone = np.random.default_rng(0), {}
+    sets = [[k] for k in range(CLIENTS)] + [np.sort(rng.permutation(CLIENTS)[: 2 + k]).tolist() for k in range(6)]
+    for members in sets:
+        critic.draw_participants = lambda number, members=members: np.array(members)  # type: ignore[method-assign]
+        found = blocks(critic)
+        assert list(found) == members
+        for k, row in found.items():
+            assert np.array_equal(row, alone.setdefault(k, row))
+
+
 def test_a_client_without_records_adds_nothing_and_moves_nobody(mechanism_for):
     whole, part = (make(by_person(empty=empty), mechanism_for, clients=8) for empty in ((), (3,)))
     assert part.count == CLIENTS

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gswgan.data import load_data, partition
+from gswgan.data import dirichlet_clients, load_data, partition
 from gswgan.data.image_folder import read_image, read_image_folder
+from gswgan.data.partition import check_own_names
 from gswgan.errors import DataError
 
 
@@ -40,7 +41,7 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert data.images[:, 0, 0, 0].tolist() == [0, 10, 20, 30, 40, 50]
     assert data.labels is not None
     assert data.labels.tolist() == [1, 0, 0, 1, 2, 0]
-    assert data.name == tmp_path.name
+    assert data.name == "image folder"  # it is published: the folder's own name is not
 
 
 def test_a_changed_label_keeps_every_other_record_in_its_shard(tmp_path: Path) -> None:
@@ -51,6 +52,42 @@ def test_a_changed_label_keeps_every_other_record_in_its_shard(tmp_path: Path) -
     after = load_data(root).images[:, 0, 0, 0]
     shards = partition(6, 3, seed=0).indices
     assert (before[shards] == after[shards]).all()
+
+
+def test_a_changed_label_changes_one_record_alone(tmp_path: Path) -> None:
+    root = classes_folder(tmp_path)
+    before = load_data(root)
+    (root / "dog" / "3.png").rename(root / "cat" / "3.png")
+    after = load_data(root)
+    assert before.labels is not None
+    assert after.labels is not None
+    assert np.array_equal(before.images, after.images)
+    assert np.flatnonzero(before.labels != after.labels).tolist() == [3]
+    assert before.repeated_names == after.repeated_names == ()
+
+
+def repeated_folder(root: Path, each: int = 20) -> Path:
+    """The same file names in two class folders; a third class has none of them."""
+    for number, name in enumerate(["cat", "dog"]):
+        for index in range(each):
+            save(root / name / f"{index:03}.png", 10 * number + index)
+    (root / "emu").mkdir()
+    return root
+
+
+def test_files_of_one_name_move_each_other_and_are_refused_where_places_matter(tmp_path: Path) -> None:
+    root = repeated_folder(tmp_path / "set")
+    before = load_data(root)
+    (root / "cat" / "000.png").rename(root / "emu" / "000.png")
+    after = load_data(root)
+    assert (before.images != after.images).any(axis=(1, 2, 3)).sum() == 2  # one of them is not the one that changed
+    assert before.repeated_names == after.repeated_names == tuple(f"{index:03}.png" for index in range(20))
+    with pytest.raises(DataError, match=r"20 file names.*000\.png, 001\.png, 002\.png, \.\.\..*CLASS-NAME\.png"):
+        check_own_names(before.repeated_names)
+    with pytest.raises(DataError, match="several class folders"):
+        load_data(root, group_by=np.arange(40))
+    with pytest.raises(DataError, match="several class folders"):
+        dirichlet_clients(before, 4, concentration=1.0, seed=0)
 
 
 def test_an_empty_subfolder_is_a_class(tmp_path: Path) -> None:
@@ -231,7 +268,7 @@ def test_client_folders(tmp_path: Path) -> None:
     assert data.persons is not None
     assert data.labels.tolist() == [1, 0, 1, 0]
     assert data.persons.tolist() == [0, 0, 0, 1]
-    assert (data.class_names, data.person_ids, data.name) == (("cat", "dog"), ("ann", "bea"), "people")
+    assert (data.class_names, data.person_ids, data.name) == (("cat", "dog"), ("ann", "bea"), "client folders")
 
 
 def test_one_client_does_not_name_the_classes_of_the_others(tmp_path: Path) -> None:

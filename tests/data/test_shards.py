@@ -34,7 +34,7 @@ def test_parquet_is_read_as_it_was_written(tmp_path: Path, stripes: ImageData, c
         folder = write_parquet(tmp_path / name, data)
         read = load_data(folder)
         assert same(read, data)
-        assert (read.class_names, read.name) == (data.class_names, name)
+        assert (read.class_names, read.name) == (data.class_names, "Parquet shards")
         stream = open_stream(folder)
         assert Facts.of(stream) == Facts.of(read)
     assert open_stream(folder, labels=False).classes == load_data(folder, labels=False).classes == 1
@@ -78,7 +78,7 @@ def test_parts_are_whole_row_groups_and_cover_everything_once(tmp_path: Path, st
     found = find_shards(folder)
     assert [part.records for part in found.parts] == [20, 20, 8] * 2
     assert [part.groups for part in found.parts] == [(0, 2), (2, 4), (4, 5)] * 2
-    assert [path.name[:11] for path in found.files()] == ["train-00000", "train-00001"]
+    assert [path.name[:11] for path, _ in found.files()] == ["train-00000", "train-00001"]
     labels = [label for part in found.parts for batch in read_batches(part) for _, label in batch]
     assert labels == stripes.labels.tolist()
     monkeypatch.setattr(shards, "BATCH", 7)
@@ -117,7 +117,7 @@ def test_very_many_image_files_are_a_stream_and_few_are_not(tmp_path: Path, stri
     pieces = [piece for part in stream.shards.parts for piece in stream.reader.read(part)]
     assert np.array_equal(np.concatenate([piece.images for piece in pieces]), stripes.images)
     assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), stripes.labels)
-    assert [path.name for path in stream.shards.files()] == [f"{index:04}.png" for index in range(96)]
+    assert [path.name for path, _ in stream.shards.files()] == [f"{index:04}.png" for index in range(96)]
 
 
 @pytest.mark.parametrize(

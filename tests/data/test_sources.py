@@ -129,7 +129,7 @@ def test_npz(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "mine.npz", images=IMAGES / 255.0, labels=LABELS)
     data = load_data(path, classes=4)
     assert (data.images[:, 0] == IMAGES).all()
-    assert data.name == "mine"
+    assert data.name == "npz file"
     with pytest.raises(DataError, match="--classes N"):
         load_data(path)
     with pytest.raises(DataError, match="path of the test set"):

@@ -11,8 +11,9 @@ import torch
 from rounds import people
 
 from gswgan.data import ImageData, clients
-from gswgan.federated.client import Cap, Client
+from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import make_critic_plan, most_spent
+from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import trust_of

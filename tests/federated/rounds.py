@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import ImageData, clients, make_image_data
-from gswgan.federated.client import Cap, Client
+from gswgan.federated.client import REFUSED, Client
+from gswgan.federated.memory import Cap, read_log
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.training.plan import Facts, Plan
@@ -62,6 +63,12 @@ def make_clients(state: Path, data: ImageData, plan: Plan, **options: Any) -> di
 def answer_all(held: Round, those: dict[str, Client]) -> None:
     for node, client in enumerate(those.values()):
         assert held.take(client.reply(held.question()), node=node) is None
+
+
+def why_refused(client: Client, reply: Any) -> str:
+    """The reason in the client's own log; what left is the fixed sentence and nothing else."""
+    assert reply == {"client": client.name, "refused": REFUSED}
+    return str(read_log(client.home)[-1]["why"])
 
 
 def run_killed(program: str, root: Path, *places: str) -> None:

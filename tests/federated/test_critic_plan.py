@@ -10,8 +10,8 @@ import pytest
 from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
 
 from gswgan.errors import PlanError, RunError
-from gswgan.federated.client import memories
 from gswgan.federated.critic_plan import advice, answer_event, make_critic_plan, most_spent, statement
+from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of

@@ -19,9 +19,10 @@ from rounds import people
 
 pytest.importorskip("flwr")
 from gswgan.data import clients
-from gswgan.federated.client import Memory, home_of
+from gswgan.federated.client import REFUSED
 from gswgan.federated.critic_messages import unpack_block
 from gswgan.federated.critic_plan import answer_event, most_spent
+from gswgan.federated.memory import Memory, home_of, read_log
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import spent, trust_of
 from gswgan.privacy.ledger import read_ledger
@@ -40,7 +41,9 @@ class Rounds:
         data, self._federation, self.root = people(people_), federation, federation.root
         self.plan: Plan = critic_plan(data, **options)
         self.names: list[str] = sorted(data.person_ids)
-        self.folder: RunFolder = create_run(self.root / "RUN", self.plan, data.person_ids, seconds)
+        self.folder: RunFolder = create_run(
+            self.root / "RUN", self.plan, data.person_ids, seconds, unauthenticated=True
+        )
         self.window = self.folder.private / "watched"
         for name, mine in clients(data):
             np.savez(self.root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
@@ -202,8 +205,10 @@ def test_every_fault_of_a_client_is_refused_logged_and_counted(federation: Feder
     replies = ask_again(held, federation)
     here = {*held.names} - {lost}
     for name in here:
-        assert "the last one answered" in replies["earlier", name]["refused"]
-        assert "answered for" in replies["other", name]["refused"]
+        assert replies["earlier", name]["refused"] == replies["other", name]["refused"] == REFUSED
+        reasons = [str(row["why"]) for row in read_log(held.home(name))]
+        assert any("the last one answered" in why for why in reasons)
+        assert any("answered for" in why for why in reasons)
         assert replies["same", name]["block"] == (held.home(name) / "5.sent").read_bytes().hex()
         assert held.seen(name, "computed") == kept[name]
         assert len(held.lines(name)) == len(kept[name])

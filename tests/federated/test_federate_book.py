@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
-from rounds import answer_all, make_clients, people, small_plan
+from rounds import answer_all, make_clients, people, small_plan, why_refused
 from test_critic_faults import asked
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.data import clients
 from gswgan.errors import PlanError, PrivacyError, RunError
-from gswgan.federated.client import Cap, Client, client_of
+from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import answer_event, most_spent
+from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.round import Round, create_run
+from gswgan.federated.site import client_of
 from gswgan.privacy import Accountant
 from gswgan.privacy.events import Repeated
 from gswgan.training.book import Book
@@ -90,14 +92,20 @@ def test_the_rounds_of_algorithm_2_are_entered_as_planned(tmp_path: Path, book: 
     everybody = critic_clients(tmp_path / "state", plan)
     assert run_rounds(folder, InProcess(everybody), device=CPU)
     (booked,) = again(book).runs
-    assert Accountant("zeroed").epsilon(booked.total, 1e-5) == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
-    full = create_run(tmp_path / "full", critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=book.path)
-    Book(book.path).reserve("other", critic_plan(rounds=2, epsilon=3), DATA.person_ids, where="")
+    (charge,) = booked.charges
+    assert charge.cost == (pytest.approx(plan.guarantee.epsilon, rel=1e-4), 1e-5)
+    assert Accountant("zeroed").epsilon(charge.event, 1e-5) == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
+    for path in (tmp_path / "no", tmp_path / "nor this"):
+        with pytest.raises(PrivacyError, match="at most the budget"):
+            create_run(path, critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=book.path)
+    large = Book.create(tmp_path / "large", epsilon=5, delta=1e-5)
+    full = create_run(tmp_path / "full", critic_plan(rounds=2, epsilon=3), DATA.person_ids, 600, book=large.path)
+    large.reserve("other", critic_plan(rounds=2, epsilon=4), DATA.person_ids, where="")
     with pytest.raises(PrivacyError, match="at most the budget"):
         run_rounds(full, InProcess(everybody), device=CPU)
     assert not full.ledger.exists()
-    assert not full.key.exists()
-    marks = {booked.data for booked in again(book).runs}
+    large.reserve("more", critic_plan(rounds=2, epsilon=1), DATA.person_ids, where="")
+    marks = {booked.data for booked in again(large).runs}
     assert len(marks) == 1  # the same list of clients
 
 
@@ -127,12 +135,9 @@ def test_a_client_enters_all_answers_that_a_plan_can_ask_for_and_counts_on_no_co
     assert again(book).spent() == pytest.approx(most, rel=1e-4)
     if rate < 1:
         assert most > plan.guarantee.epsilon * 1.05
-    reply = one(tmp_path / "lost state", plan, book.path).reply(ask[0])  # a second answer of the same person
-    assert "no room for this plan" in reply["refused"]
-    assert "block" not in reply
-    assert str(tmp_path) not in reply["refused"]  # the server learns nothing else
-    assert f"{most:.3g}" not in reply["refused"]
-    assert not list((tmp_path / "lost state").glob("*/*/ledger.jsonl"))
+    lost = one(tmp_path / "lost state", plan, book.path)
+    assert "at most the budget" in why_refused(lost, lost.reply(ask[0]))  # a second answer of the same person
+    assert not [path for path in lost.home.iterdir() if path.is_dir()]  # no ledger, and no key
 
 
 def test_the_one_round_is_in_a_clients_own_book_too(tmp_path: Path):
@@ -142,10 +147,10 @@ def test_the_one_round_is_in_a_clients_own_book_too(tmp_path: Path):
     reply = make_clients(tmp_path / "state", DATA, plan, book=book.path)[NAME].reply(held.question())
     assert "sums" in reply
     assert again(book).spent() == pytest.approx(10, rel=1e-3)
-    other = make_clients(tmp_path / "other", DATA, plan, book=book.path)[NAME].reply(held.question())
-    assert "no room" in other["refused"]
-    gone = make_clients(tmp_path / "third", DATA, plan, book=tmp_path / "no book")[NAME].reply(held.question())
-    assert "no room" in gone["refused"]
+    other = make_clients(tmp_path / "other", DATA, plan, book=book.path)[NAME]
+    assert "at most the budget" in why_refused(other, other.reply(held.question()))
+    gone = make_clients(tmp_path / "third", DATA, plan, book=tmp_path / "no book")[NAME]
+    assert "a privacy book" in why_refused(gone, gone.reply(held.question()))
 
 
 def test_an_answer_from_other_data_is_entered_again(tmp_path: Path):
@@ -159,7 +164,10 @@ def test_an_answer_from_other_data_is_entered_again(tmp_path: Path):
     (_, mine), *_ = [pair for pair in clients(people(seed=5)) if pair[0] == NAME]
     second = Client(NAME, mine, tmp_path / "state", trust="untrusted-server", book=book.path, **cap)
     assert "block" in second.reply(question)
-    assert [booked.repeated for booked in again(book).runs] == [1]
+    assert [booked.repeated for booked in again(book).runs] == [
+        0,
+        1,
+    ]  # its key was erased, so it is a run of its own too
 
 
 def test_a_nodes_configuration_can_name_a_book(tmp_path: Path, book: Book):

@@ -86,8 +86,8 @@ def ask(carrier: FlowerCarrier, *clients: str, number: int = 0) -> list[tuple[st
     return found
 
 
-def carrier_for(grid: Any, seconds: float = 30.0, patience: float = 60.0) -> FlowerCarrier:
-    return FlowerCarrier(grid, seconds, note=lambda text: None, patience=patience)
+def carrier_for(grid: Any, seconds: float = 30.0, patience: float = 60.0, **options: Any) -> FlowerCarrier:
+    return FlowerCarrier(grid, seconds, patience=patience, **{"note": lambda text: None, **options})
 
 
 def questions(grid: Grid) -> list[int]:
@@ -130,9 +130,40 @@ def test_a_client_that_comes_back_under_another_number_is_asked_in_the_same_roun
         found.append((fields["client"], node))
         grid.nodes = {11: "a", 22: "b"}
 
-    carrier_for(grid).ask(("a", "b"), {"round": "0"}, take)
+    carrier_for(grid, fixed_nodes=False).ask(("a", "b"), {"round": "0"}, take)
     assert found == [("a", 11), ("b", 22)]
     assert questions(grid) == [11, 12, 22]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_node_cannot_take_another_clients_questions_by_saying_its_id(fixed: bool):
+    grid, said = Grid({11: "a", 12: "b"}), list[str]()
+    carrier = carrier_for(grid, fixed_nodes=fixed, note=said.append)
+    assert sorted(ask(carrier, "a", "b")) == [("a", 11), ("b", 12)]
+    grid.nodes[66] = "a"  # a third node, or client b under another number, says that it is a
+    for number in (1, 2):
+        assert ask(carrier, "a", number=number) == [("a", 11)]
+    assert 66 not in questions(grid)
+    assert "node 66 says it is a, who is node 11" in " ".join(said)
+
+
+def test_an_id_stays_with_its_node_when_that_has_gone_and_when_the_server_comes_back():
+    grid, said = Grid({66: "a", 12: "b"}), list[str]()
+    carrier = carrier_for(grid, known={"a": 11}, note=said.append)  # what the log had before the server died
+    assert ask(carrier, "a", "b") == [("b", 12)]
+    assert 66 not in questions(grid)
+    assert "node 66 says it is a, who is node 11" in " ".join(said)
+
+
+def test_a_node_that_was_asked_as_one_client_cannot_answer_as_another():
+    grid, taken = Grid({11: "a", 12: "b"}), list[dict[str, Any]]()
+    carrier = carrier_for(grid)
+    assert sorted(ask(carrier, "a", "b")) == [("a", 11), ("b", 12)]
+    grid.nodes[11] = "b"
+    carrier.ask(("a", "b"), {"round": "1"}, lambda fields, **more: taken.append(fields))
+    by = {fields["client"]: fields for fields in taken}
+    assert by["b"] == {"client": "b", "answer": "yes"}
+    assert by["a"] == {"client": "a", "refused": "node 11 was asked as a, answers as b"}
 
 
 def test_a_question_that_got_lost_is_asked_again_after_a_while_and_a_silent_client_ends_with_the_round():

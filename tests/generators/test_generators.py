@@ -9,7 +9,7 @@ from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.blocks import doubled, repeated, upsampling
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.latent import balanced_labels, latent_codes
-from gswgan.generators.sampling import channels_last, draw_images, save_grid
+from gswgan.generators.sampling import channels_last, draw_images, grid_png
 from gswgan.privacy import Streams
 
 CPU = torch.device("cpu")
@@ -131,6 +131,6 @@ def test_pictures_and_layout(tmp_path) -> None:
     assert images.dtype == np.uint8
     assert channels_last(images).shape == (12, 8, 8, 3)
     assert channels_last(images[:, :1]).shape == (12, 8, 8)
-    save_grid(images, 4, tmp_path / "grid.png")
+    (tmp_path / "grid.png").write_bytes(grid_png(images, 4))
     with Image.open(tmp_path / "grid.png") as picture:
         assert picture.size == (4 * 60, 3 * 60)

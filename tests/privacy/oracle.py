@@ -49,20 +49,30 @@ def zeroed(rate: float) -> list[tuple[Mixture, Mixture]]:
 
 
 def epsilon_bracket(
-    pairs: list[tuple[Mixture, Mixture]], noise: float, steps: int, delta: float, *, grid: float, reach: float
-) -> tuple[float, float]:
+    pairs: list[tuple[Mixture, Mixture]], noise: float, steps: int, delta: float, *, grid: float, reach: float,
+    start: float | None = None,
+) -> tuple[float, float]:  # fmt: skip
     """Certain bounds (low, high) on the epsilon of `steps` compositions, the larger over the pairs.
 
     The privacy loss of one step is put on a grid, rounded down for the lower and up for the upper bound, and
-    composed by a power of its Fourier transform; the total must stay within +- reach.
+    composed by a power of its Fourier transform; the total must stay within +- reach. `start`: the noise of one release
+    of everybody, a unit replaced, that comes beside the steps.
     """
-    lows, highs = zip(*(_one_pair(p, q, noise, steps, delta, grid, reach) for p, q in pairs))
+    size, found = 2 ** math.ceil(math.log2(2 * reach / grid)), []
+    losses = np.fft.fftfreq(size, 1 / (size * grid))
+    for p, q in pairs:
+        spectra = [np.fft.rfft(one) ** steps for one in _on_grid(p, q, noise, grid, size)]
+        if start is not None:
+            first = _on_grid({1.0: 1.0}, {-1.0: 1.0}, start, grid, size)
+            spectra = [some * np.fft.rfft(one) for some, one in zip(spectra, first)]
+        totals = [np.maximum(np.fft.irfft(spectrum, size), 0.0) for spectrum in spectra]
+        found.append([_epsilon_of(losses, total, delta) for total in totals])
+    lows, highs = zip(*found)
     return max(lows), max(highs)
 
 
-def _one_pair(
-    p: Mixture, q: Mixture, noise: float, steps: int, delta: float, grid: float, reach: float
-) -> tuple[float, float]:
+def _on_grid(p: Mixture, q: Mixture, noise: float, grid: float, size: int) -> list[NDArray[np.float64]]:
+    """The law of one privacy loss, rounded down and rounded up."""
     edges = np.linspace(-1 - 10 * noise, 1 + 10 * noise, 100_001)
 
     def log_density(mixture: Mixture) -> NDArray[np.float64]:
@@ -72,14 +82,10 @@ def _one_pair(
     loss = log_density(p) - log_density(q)
     mass = np.diff(sum(w * norm.cdf(edges, mean, noise) for mean, w in p.items()))
     below, above = np.minimum(loss[:-1], loss[1:]), np.maximum(loss[:-1], loss[1:])
-    size = 2 ** math.ceil(math.log2(2 * reach / grid))
-    bounds = []
-    for index in (np.floor(below / grid), np.ceil(above / grid)):
-        one = np.bincount(index.astype(np.int64) % size, weights=mass, minlength=size)  # negative losses wrap
-        total = np.fft.irfft(np.fft.rfft(one) ** steps, size)
-        losses = np.fft.fftfreq(size, 1 / (size * grid))
-        bounds.append(_epsilon_of(losses, np.maximum(total, 0.0), delta))
-    return bounds[0], bounds[1]
+    return [  # negative losses wrap
+        np.bincount(index.astype(np.int64) % size, weights=mass, minlength=size)
+        for index in (np.floor(below / grid), np.ceil(above / grid))
+    ]
 
 
 def _epsilon_of(losses: NDArray[np.float64], total: NDArray[np.float64], delta: float) -> float:

@@ -81,6 +81,19 @@ def test_sampled_sums_agree_with_a_composition_of_our_own(
         assert accountant.epsilon(sampled(*wrong, accountant.neighbours), 1e-5) < low - 1e-4  # caught
 
 
+@pytest.mark.parametrize(("rate", "noise", "steps", "start"), [(0.1, 1.0, 40, 3.0), (0.02, 0.7, 100, 2.0)])
+def test_a_start_and_sampled_sums_agree_with_a_composition_of_our_own(
+    rate: float, noise: float, steps: int, start: float
+) -> None:
+    """One release of everybody beside sampled ones: the ensemble after its start, an embedding after DP-SGD."""
+    low, high = epsilon_bracket(replaced(rate), noise, steps, 1e-5, grid=5e-5, reach=26, start=start)
+    assert high - low < 0.015
+    both = Composed(events=(gaussian(start), sampled(rate, noise, steps)))
+    assert low - 1e-4 <= REPLACED.epsilon(both, 1e-5) <= high + 1e-3
+    for wrong in (sampled(rate, noise, steps), Composed(events=(gaussian(start * 1.1), sampled(rate, noise, steps)))):
+        assert REPLACED.epsilon(wrong, 1e-5) < low - 1e-4  # a start that is forgotten, or noisier than it was
+
+
 def test_mixed_releases_are_composed_together() -> None:
     run = Composed(events=(sampled(0.1, 2.0, 50), gaussian(4.0)))
     both = REPLACED.epsilon(run, 1e-5)

@@ -147,17 +147,41 @@ def test_a_ledger_cut_at_its_end_is_found_by_the_journal(tmp_path: Path) -> None
     path = filled(tmp_path)
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
-    for cut in (b"".join(lines[:-1]), whole[:-1]):
+    cuts = (b"".join(lines[:-1]), whole[:-1], b"".join(lines[:-2]), b"".join(lines[:2]), lines[0], b"")
+    for cut in cuts:
         path.write_bytes(cut)
         assert len(open_ledger(tmp_path).entries) == 4
         assert path.read_bytes() == whole
-    for cut in (b"".join(lines[:-2]), b"".join(lines[:2]), lines[0], b""):
-        path.write_bytes(cut)
-        with pytest.raises(LedgerError):
-            open_ledger(tmp_path)
     path.unlink()
-    with pytest.raises(LedgerError):
+    assert len(open_ledger(tmp_path).entries) == 4
+    assert path.read_bytes() == whole
+
+
+def test_a_journal_without_its_first_attempts_does_not_fit_a_cut_ledger(tmp_path: Path) -> None:
+    ledger, journal = open_ledger(tmp_path), tmp_path / "public.journal"
+    for sum_ in ("one", "another"):
+        ledger.record("a", EVENT, sum_)
+    journal.write_text(journal.read_text().splitlines(keepends=True)[1])
+    ledger.path.write_text(ledger.path.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(LedgerError, match="attempt 0"):
         open_ledger(tmp_path)
+
+
+def test_two_processes_with_one_journal_and_a_ledger_each_never_announce_the_same_attempt(tmp_path: Path) -> None:
+    """As two copies of a run folder do: the slower one is refused before its release, and knows of it afterwards."""
+    journal = tmp_path / "journal"
+
+    def copy(name: str) -> Ledger:
+        return Ledger(tmp_path / name, observer="public", context="plan", journal=journal)
+
+    one, other = copy("one"), copy("other")
+    assert one.record("a", EVENT, "sum") == 0
+    with pytest.raises(LedgerError, match="One run at a time"):
+        other.record("a", EVENT, "another sum")
+    assert other.entries == []
+    again = copy("other")
+    assert [(entry.name, entry.attempt) for entry in again.entries] == [("a", 0)]
+    assert [again.record("a", EVENT, sum_) for sum_ in ("sum", "another sum")] == [0, 1]
 
 
 # --- crashes

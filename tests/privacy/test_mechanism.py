@@ -182,7 +182,7 @@ def test_nothing_is_released_when_the_ledger_cannot_be_written(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Streams, "words", words)
-    monkeypatch.setattr("gswgan.privacy.ledger.os.fsync", full_disk)
+    monkeypatch.setattr("gswgan.privacy.storage.os.fsync", full_disk)
     with pytest.raises(OSError, match="no space"):
         mechanism.release("step 1", [], slots=1, width=1)
     assert drawn == []

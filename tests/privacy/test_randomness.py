@@ -15,7 +15,8 @@ from scipy.stats import binomtest, kstest
 
 from gswgan.privacy import Streams, randomness
 from gswgan.privacy.errors import PrivacyError
-from gswgan.privacy.randomness import create_key, erase_key, load_key, write_durably
+from gswgan.privacy.randomness import create_key, erase_key, load_key
+from gswgan.privacy.storage import write_durably
 
 SECRET = bytes(range(32))
 names = st.tuples(st.text(max_size=6), st.lists(st.one_of(st.integers(0, 99), st.text(max_size=6)), max_size=3))

@@ -15,7 +15,8 @@ from rounds import answer_all, make_clients, make_round, people, small_plan
 
 from conftest import tiny_baseline, tiny_images
 from gswgan.privacy.ledger import chained_line, read_chain
-from gswgan.release.pack import MANIFEST, checksum, pack
+from gswgan.release.files import MANIFEST, checksum
+from gswgan.release.pack import pack
 from gswgan.training.centralized import run
 from gswgan.training.plan import Plan
 from gswgan.training.retrain import retrain

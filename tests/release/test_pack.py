@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from packed import a_copy, a_finished_run, a_release, edit
+from packed import a_copy, a_finished_run, a_release, edit, repack
 from report_runs import a_copy as a_run_copy
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.errors import PrivacyError, RunError
-from gswgan.release.pack import MANIFEST, checksum, pack
+from gswgan.release.files import MANIFEST, checksum
+from gswgan.release.pack import pack
+from gswgan.release.verify import UNSEEN, verify
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -31,13 +33,55 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_only_what_may_be_published_is_packed(tmp_path: Path) -> None:
     run = a_run_copy("default", tmp_path / "run")
-    (run / "release" / "report.html").write_text("1")
     (run / "release" / "figures").mkdir()
     (run / "release" / "records.npz").write_text("1")
     (run / "release" / ".model.json.part").write_text("1")
-    assert pack(run, tmp_path / "out") == [".model.json.part", "figures", "records.npz", "report.html"]
+    assert pack(run, tmp_path / "out") == [".model.json.part", "figures", "records.npz"]
     assert contents(tmp_path / "out") == contents(a_release("default"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_a_page_is_made_again_packed_and_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`release`, `report` and `verify` agree: whatever stood in the run's page, the packed one is our own."""
+    run = a_run_copy("default", tmp_path / "run")
+    (run / "release" / "report.html").write_text("record 17")
+    assert pack(run, tmp_path / "out") == []
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "record 17" not in page
+    assert "Synthetic images after" in page
+    assert sorted(contents(tmp_path / "out")) == sorted([*contents(a_release("default")), "report.html"])
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "report.html, as this version makes it" in done.output
+    (tmp_path / "out" / "report.html").write_text(page.replace("epsilon 10", "epsilon 1"))
+    assert "report.html" in str(verify(tmp_path / "out").findings[0])  # another checksum
+    done = CliRunner().invoke(app, ["verify", str(repack(tmp_path / "out"))])
+    assert "report.html, NOT THE PAGE" in done.output
+    monkeypatch.setattr("gswgan.release.verify.can_make_page", lambda: False)
+    assert verify(tmp_path / "out").page.startswith("NOT CHECKED")
+
+
+def test_a_page_is_not_written_into_a_packed_release(tmp_path: Path) -> None:
+    folder = a_copy("default", tmp_path / "release")
+    before = contents(folder)
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert contents(folder) == before
+    assert (tmp_path / "release-report" / "report.html").exists()
+    assert verify(folder).findings == ()
+    for place in (folder, folder / "deeper"):
+        with pytest.raises(RunError, match="outside the packed release"):
+            CliRunner().invoke(app, ["report", str(folder), "--out", str(place)], catch_exceptions=False)
+    assert contents(folder) == before
+
+
+def test_a_pipe_in_the_run_is_refused_and_not_opened(tmp_path: Path) -> None:
+    for name in ("card.md", "embedding.safetensors", "model.json"):
+        run = a_run_copy("default", tmp_path / name)
+        (run / "release" / name).unlink()
+        os.mkfifo(run / "release" / name)  # reading it would wait for ever
+        with pytest.raises(RunError, match=f"{name}.*a plain file"):
+            pack(run, tmp_path / "out")
 
 
 def test_what_has_no_guarantee_or_has_not_ended_is_not_packed(tmp_path: Path) -> None:
@@ -83,6 +127,10 @@ def test_the_command_line_packs_and_verifies_with_no_private_file(tmp_path: Path
     assert plain.exit_code == 0, plain.output
     assert "epsilon 10 at delta 1e-05 (one record replaced; observer: public)." in plain.output
     assert "VERIFIED" in plain.output
+    assert "nothing else is inside" not in plain.output
+    assert all(line in plain.output for line in UNSEEN)
+    for unseen in ("low bits of weights", "made of exact sums", "which data it was"):
+        assert unseen in plain.output
     assert f"{digest} (NOT compared" in plain.output
     head = json.loads((release / MANIFEST).read_text())["ledger_head"]
     for given, said in ((digest, "every byte"), (head, "not the weights")):

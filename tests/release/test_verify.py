@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -17,8 +18,11 @@ import torch
 from packed import BASELINES, FEDERATED, ROUNDS, a_copy, a_release, edit, rechain, repack, replan, rows
 from PIL import Image
 
+from conftest import tiny_images
+from gswgan.errors import RunError
+from gswgan.generators.sampling import png_bytes
 from gswgan.privacy.events import from_json, to_json, unsampled
-from gswgan.release.pack import MANIFEST, checksum
+from gswgan.release.files import MANIFEST, checksum, read_plain
 from gswgan.release.verify import verify
 from gswgan.training.publish import card, cost_of_ledger, privacy_statement
 from gswgan.training.run_folder import find_release, write_json
@@ -123,7 +127,49 @@ def text_in_picture(folder: Path) -> None:
 def another_picture(folder: Path) -> None:
     with Image.open(folder / "samples.png") as image:
         noise = np.random.default_rng(0).integers(0, 256, np.asarray(image).shape, np.uint8)
-    Image.fromarray(noise).save(folder / "samples.png")
+    (folder / "samples.png").write_bytes(png_bytes(noise))
+
+
+def hidden_in_picture(folder: Path) -> None:
+    """The lowest bit of each pixel is a bit of raw training images; seen from afar it is the same picture."""
+    with Image.open(folder / "samples.png") as image:
+        pixels = np.asarray(image).copy()
+    secret = np.resize(np.unpackbits(tiny_images(300).images), pixels.shape)
+    changed = (pixels & 254) | secret
+    assert np.abs(changed.astype(int) - pixels).mean() < 1
+    (folder / "samples.png").write_bytes(png_bytes(changed))
+
+
+def one_level_off(folder: Path) -> None:
+    with Image.open(folder / "samples.png") as image:
+        pixels = np.asarray(image).copy()
+    pixels[5, 5] += 1 if pixels[5, 5] < 255 else -1
+    (folder / "samples.png").write_bytes(png_bytes(pixels))
+
+
+def compressed_picture(folder: Path) -> None:
+    """The same pixels; which of many compressed forms it is could be a message."""
+    with Image.open(folder / "samples.png") as image:
+        image.load()
+    image.save(folder / "samples.png")
+
+
+def padded(name: str) -> Tamper:
+    """4 kB more in the header of a safetensors file; every reader finds the same tensors in it."""
+
+    def tamper(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        header = data[8 : 8 + length] + b" \t" * 2048
+        (folder / name).write_bytes(struct.pack("<Q", len(header)) + header + data[8 + length :])
+        safetensors.torch.load_file(folder / name)
+
+    return tamper
+
+
+def exact_counts(found: dict[str, torch.Tensor]) -> None:
+    """The true counts, with a message below the grid."""
+    found["counts"] = torch.tensor([100.0, 100.0, 100.0], dtype=torch.float64) + 2.0**-30
 
 
 def from_another_run(name: str) -> Tamper:
@@ -232,6 +278,8 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
         "model.json", lambda text: text.replace("{", '{\n "method": "gan",', 1))),
     "more classes": ("ensemble", "labels", lambda folder: edit(
         folder / "model.json", lambda content: content.update(labels=[0, 1, 2, 3]))),
+    "fewer classes of an ensemble": ("ensemble", "other labels", lambda folder: edit(
+        folder / "model.json", lambda content: content.update(labels=[0, 1]))),
     "fewer classes": ("default", "other labels", lambda folder: edit(
         folder / "model.json", lambda content: content.update(labels=[0, 1]))),
     # the statement
@@ -261,15 +309,48 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
     "an edited card": ("default", "not the card", wrote(
         "card.md", lambda text: text.replace("epsilon 10", "epsilon 1"))),
     "a note on the card": ("default", "not the card", wrote("card.md", lambda text: text + "\nrecord 17\n")),
-    "another picture": ("default", "not a picture", another_picture),
-    "words in the picture": ("default", "not a picture", text_in_picture),
-    "bytes behind the picture": ("default", "not a picture", lambda folder: (folder / "samples.png").write_bytes(
+    "another picture": ("default", "not the picture", another_picture),
+    "words in the picture": ("default", "not the picture", text_in_picture),
+    "bytes behind the picture": ("default", "not the picture", lambda folder: (folder / "samples.png").write_bytes(
         (folder / "samples.png").read_bytes() + b"record 17")),
-    "another generator": ("default", "not a picture", tensors(
+    "another generator": ("default", "not the picture", tensors(
         "generator.safetensors", lambda found: [value.mul_(-1) for key, value in found.items() if "bias" in key])),
     "a tensor more in the generator": ("default", "weights", tensors(
         "generator.safetensors", lambda found: found.update(record=torch.ones(3)))),
     "words in the generator": ("default", "weights", tensors("generator.safetensors", lambda found: None, note="17")),
+    "blanks in the header of the generator": ("default", "weights", padded("generator.safetensors")),
+    "blanks in the header of the embedding": ("default", "sums, counts and noise", padded("embedding.safetensors")),
+    "weights in double precision": ("default", "weights", tensors("generator.safetensors", lambda found: found.update(
+        {key: value.double() for key, value in found.items()}))),
+    "pixels hidden in the picture": ("default", "not the picture", hidden_in_picture),
+    "pixels hidden in a picture with colours": ("colour", "not the picture", hidden_in_picture),
+    "one pixel of the picture is another": ("default", "not the picture", one_level_off),
+    "the picture is compressed": ("default", "not the picture", compressed_picture),
+    "counts off the grid": ("default", "cannot have had", tensors("embedding.safetensors", exact_counts)),
+    "counts of persons off the grid": ("persons", "cannot have had", tensors(
+        "embedding.safetensors", lambda found: found["counts"].add_(2.0**-40))),
+    "another number of records": ("unlabelled", "cannot have had", tensors(
+        "embedding.safetensors", lambda found: found["counts"].add_(1))),
+    "counts that no noise explains": ("default", "cannot have had", tensors(
+        "embedding.safetensors", lambda found: found["counts"].add_(2.0**20))),
+    "counts in single precision": ("default", "sums, counts and noise", tensors(
+        "embedding.safetensors", lambda found: found.update(counts=found["counts"].float()))),
+    "sums in single precision": ("default", "sums, counts and noise", tensors(
+        "embedding.safetensors", lambda found: found.update(sums=found["sums"].float()))),
+    "less noise recorded on the counts": ("default", "on its counts", tensors(
+        "embedding.safetensors", lambda found: found["noise"][1].div_(10))),
+    "less noise recorded on the counts of persons": ("persons", "on its counts", tensors(
+        "embedding.safetensors", lambda found: found["noise"][1].div_(10))),
+    "line ends of the card": ("default", "not the card", lambda folder: (folder / "card.md").write_bytes(
+        (folder / "card.md").read_bytes().replace(b"\n", b"\r\n", 3))),
+    "line ends of model.json": ("default", "not written", lambda folder: (folder / "model.json").write_bytes(
+        (folder / "model.json").read_bytes().replace(b"\n", b"\r\n", 3))),
+    "another order in model.json": ("default", "just method", lambda folder: (folder / "model.json").write_text(
+        json.dumps(dict(reversed(json.loads((folder / "model.json").read_text()).items())), indent=1) + "\n")),
+    "another order in privacy.json": ("default", "states keys", lambda folder: (folder / "privacy.json").write_text(
+        json.dumps(dict(reversed(json.loads((folder / "privacy.json").read_text()).items())), indent=1) + "\n")),
+    "a number of the ledger written otherwise": ("default", "more than the lines", ledger(
+        lambda f: [f[0], {**f[1], "event": {**f[1]["event"], "sensitivity": 2}}])),
     "a generator that is not finite": ("default", "weights", tensors(
         "generator.safetensors", lambda found: found["body.0.bias"][:1].fill_(float("nan")))),
     "no generator at all": ("default", "weights", lambda folder: (folder / "generator.safetensors").write_bytes(b"1")),
@@ -309,10 +390,45 @@ def test_the_manifest_names_the_plan_and_the_ledgers_head(tmp_path: Path) -> Non
     assert [finding.where for finding in verify(folder).findings] == [MANIFEST]
 
 
-def test_a_file_far_too_large_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["samples.png", "model.json", "ledger.jsonl", "embedding.safetensors", MANIFEST])
+def test_a_file_far_too_large_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = a_copy("default", tmp_path / "release")
-    os.truncate(folder / "samples.png", 2**30 + 1)  # sparse
-    assert "is larger than any release" in str(verify(folder).findings[0])
+    os.truncate(folder / name, 2**31 + 1)  # sparse
+
+    def small(path: Path, read: Callable[..., Any] = checksum) -> Any:
+        assert path.name != name, "it was read"
+        return read(path)
+
+    monkeypatch.setattr("gswgan.release.verify.checksum", small)
+    monkeypatch.setattr("gswgan.release.verify.read_plain", functools.partial(small, read=read_plain))
+    findings = verify(folder).findings
+    assert (findings[0].where, "where no release has more" in findings[0].what) == (name, True)
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "embedding.safetensors", "generator.safetensors"])
+def test_what_the_plan_has_no_room_for_is_not_read(name: str, tmp_path: Path) -> None:
+    """Within the bounds of any release, sealed, and far beyond those of this plan."""
+    folder = a_copy("default", tmp_path / "release")
+    os.truncate(folder / name, 2**24)
+    write_json(folder / MANIFEST, {
+        **json.loads((a_release("default") / MANIFEST).read_text()),
+        "files": {path.name: checksum(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST},
+    })  # fmt: skip
+    finding = verify(folder).findings[0]
+    assert finding.where == name
+    assert "bytes" in finding.what or "another size" in finding.what
+
+
+@pytest.mark.parametrize("name", ["samples.png", "ledger.jsonl", MANIFEST, "more"])
+def test_pipes_are_refused_and_not_opened(name: str, tmp_path: Path) -> None:
+    folder = a_copy("default", tmp_path / "release")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)  # reading it would wait for ever
+    if name == MANIFEST:
+        with pytest.raises(RunError, match=MANIFEST):
+            verify(folder)
+    else:
+        assert f"{name!r} is not a plain file" in " ".join(map(str, verify(folder).findings))
 
 
 REBUILT: dict[str, Tamper] = {
@@ -328,11 +444,12 @@ def test_what_was_rebuilt_as_a_whole_is_found_by_the_published_digest(name: str,
     honest = verify(a_release("default"))
     folder = a_copy("default", tmp_path / "release")
     REBUILT[name](folder)
-    if name == "the plan":  # its picture is another one
+    if name == "the plan":
         seeded = find_release(folder)
         labels = json.loads((folder / "model.json").read_text())["labels"]
         text = card(seeded.plan(), json.loads((folder / "privacy.json").read_text()), labels)
         (folder / "card.md").write_text(text)
+    if name in ("the plan", "the weights"):  # their picture is another one
         _redraw(folder)
     repack(folder)
     assert verify(folder).findings == ()  # sound in itself
@@ -347,4 +464,4 @@ def _redraw(folder: Path) -> None:
 
     model = load(folder, device="cpu")
     picture = draw_picture(model.plan, model._fitted()[1], json.loads((folder / "model.json").read_text())["labels"])
-    Image.fromarray(picture).save(folder / "samples.png")
+    (folder / "samples.png").write_bytes(png_bytes(np.rint(picture).astype(np.uint8)))

@@ -20,8 +20,8 @@ from gswgan.cli.main import app
 from gswgan.data import ImageData, make_image_data
 from gswgan.errors import LedgerError, PlanError, PrivacyError, RunError
 from gswgan.privacy import Accountant, Composed, Gaussian, Ledger
-from gswgan.privacy.ledger import Entry, read_ledger
-from gswgan.training.book import Book, new_entry
+from gswgan.privacy.ledger import Entry, chained_line, read_chain, read_ledger
+from gswgan.training.book import Book
 from gswgan.training.centralized import run
 from gswgan.training.run_folder import RunFolder
 
@@ -51,7 +51,7 @@ def test_costs_are_composed_not_added_up(book: Book) -> None:
     together = Accountant("replace-one").epsilon(Composed(events=(event, event)), 1e-5)
     assert again(book).spent() == pytest.approx(together)
     assert 5.5 < together < 8
-    assert [again(book).alone(one) for one in again(book).runs] == pytest.approx([5, 5], rel=1e-4)
+    assert [again(book).alone(one) for one in again(book).runs] == ["5 at delta 1e-05"] * 2
 
 
 def test_the_run_that_would_go_over_is_refused_and_not_entered(book: Book) -> None:
@@ -85,13 +85,14 @@ def test_the_book_has_its_own_delta(tmp_path: Path) -> None:
         enter(strict, "a", epsilon=10, delta=1e-5)
 
 
-def test_kinds_of_releases_that_do_not_compose_are_added_up(tmp_path: Path) -> None:
-    book = Book.create(tmp_path / "large", epsilon=10_000, delta=1e-5)
-    plans = [tiny_plan(DATA, preset="paper"), tiny_baseline(DATA, "dp-sgd-gan"), tiny_baseline(DATA, "pate-gan")]
-    for plan in plans:
-        book.reserve(plan.method, plan, DATA, where="")
-    parts = [Accountant("replace-one").epsilon(plan.total(), 1e-5 / 3) for plan in plans]
-    assert book.spent() == pytest.approx(sum(parts))
+def test_a_book_of_the_earlier_format_is_refused_in_words(book: Book) -> None:
+    (header,), _ = read_chain(book.path)
+    book.path.write_text(chained_line({**header, "format_version": 1}, "")[0])
+    with pytest.raises(RunError, match="Make a new one with what you allow from now on"):
+        again(book)
+    book.path.write_text(chained_line({**header, "format_version": 3}, "")[0])
+    with pytest.raises(LedgerError, match="format_version 3"):
+        again(book)
 
 
 def test_other_data_is_marked_and_still_counted(book: Book) -> None:
@@ -206,7 +207,7 @@ def test_two_trainings_at_once_and_only_one_may_run(book: Book, tmp_path: Path) 
 
 
 def a_run(book: Book, root: Path, **options: object) -> RunFolder:
-    return RunFolder.create(root, tiny_plan(DATA, **options), book=new_entry(book))
+    return RunFolder.create(root, tiny_plan(DATA, **options), book=book.path)
 
 
 def test_a_run_that_dies_keeps_its_place_and_is_not_counted_twice(book: Book, tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_refused_run_has_released_nothing_and_cannot_go_on_without_its_book(bo
     with pytest.raises(RunError, match="a privacy book"):
         run(folder, DATA, device=CPU)
     assert sorted(path.name for path in folder.release.iterdir()) == ["model.json"]
-    assert not folder.key.exists()
+    assert sorted(path.name for path in folder.private.iterdir()) == ["book.json", "key.json", "lock"]
 
 
 def test_a_repeated_release_is_entered_before_it_happens_or_refused(book: Book, tmp_path: Path) -> None:
@@ -277,8 +278,10 @@ def test_a_repeated_release_is_entered_before_it_happens_or_refused(book: Book, 
     assert again(book).spent() == spent
 
 
-def test_a_run_asks_its_book_before_it_repeats(book: Book, tmp_path: Path) -> None:
-    folder = a_run(book, tmp_path / "run", preset="ensemble", epsilon=6)
+def test_a_run_asks_its_book_before_it_repeats(tmp_path: Path) -> None:
+    book = Book.create(tmp_path / "book", epsilon=400, delta=1e-5, sampled_share=0.2)
+    plan = tiny_baseline(DATA, "dp-sgd-gan", epsilon=6, delta=2e-6)
+    folder = RunFolder.create(tmp_path / "run", plan, book=book.path)
 
     def stop(done: int) -> None:
         if done == 3:
@@ -286,17 +289,22 @@ def test_a_run_asks_its_book_before_it_repeats(book: Book, tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         run(folder, DATA, device=CPU, progress=stop)
-    rows = [json.loads(line) for line in folder.journal.read_text().splitlines()]
+    assert again(book).words().endswith("other runs: epsilon 6 of 80 and delta 2e-06 of 2e-06")
+    (journal,) = (tmp_path / "book.runs").iterdir()
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
     rows[1]["fingerprint"] = "0" * 128  # as if the machine had computed another sum the first time
-    folder.journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder.checkpoint.unlink(missing_ok=True)
     assert run(folder, DATA, device=CPU)
     repeated = [entry for entry in read_ledger(folder.ledger)[1] if entry.attempt > 0]
     assert [one.repeated for one in again(book).runs] == [len(repeated)]
-    assert repeated[0].name == "step 1"
-    stated = json.loads(folder.privacy.read_text())["epsilon"]
-    assert again(book).spent() == pytest.approx(stated)
-    assert stated > 6.1
+    assert repeated[0].name == rows[1]["name"]
+    (booked,) = again(book).runs
+    assert [charge.event for charge in booked.charges[1:]] == [
+        entry.event for entry in repeated
+    ]  # in the Gaussian part
+    assert [charge.cost for charge in booked.charges[1:]] == [None] * len(repeated)
+    assert json.loads(folder.privacy.read_text())["epsilon"] > 6.1
 
 
 def call(*arguments: object) -> str:
@@ -311,17 +319,24 @@ def test_the_command_line_makes_keeps_and_shows_a_book(tmp_path: Path) -> None:
     assert "epsilon 10 at delta 1e-05" in call("book", file, "--epsilon", 10, "--delta", 1e-5)
     small = (*train, "--steps", 20, "--epsilon", 6, "--book", file)
     assert "book:      epsilon 6 of 10" in call(*small, "--dry-run")
-    assert "spent:     nothing" in call("book", file)
+    assert "used:      nothing" in call("book", file)
     call(*small, "--out", tmp_path / "run")
     text = call("book", file)
-    assert "spent:     epsilon 6 at delta 1e-05 (one record replaced; observer: public)" in text
+    assert "used:      epsilon 6 of 10 at delta 1e-05 (one record replaced; observer: public)" in text
     with pytest.raises(PrivacyError, match="budget"):
         call(*train, "--steps", 20, "--epsilon", 8, "--book", file, "--out", tmp_path / "other")
     assert not (tmp_path / "other").exists()
     with pytest.raises(PlanError, match="--book"):
         call("train", "--from", tmp_path / "run", "--book", file)
-    with pytest.raises(PlanError, match="both"):
-        call("book", tmp_path / "new", "--epsilon", 10)
+    for half in (("--epsilon", 10), ("--sampled-share", 0.5)):
+        with pytest.raises(PlanError, match="both"):
+            call("book", tmp_path / "new", *half)
+    with pytest.raises(PrivacyError, match="from 0 to 1"):
+        call("book", tmp_path / "new", "--epsilon", 10, "--delta", 1e-5, "--sampled-share", 1.5)
+    shared = ("--epsilon", 10, "--delta", 1e-5, "--sampled-share", 0.25)
+    assert "epsilon 10 at delta 1e-05" in call("book", tmp_path / "new", *shared)
+    text = call(*train, "--steps", 20, "--epsilon", 6, "--book", tmp_path / "new", "--dry-run")
+    assert "plain Gaussian releases: epsilon 6.086 of 7.5 at delta 7.5e-06; other runs: epsilon 0 of 2.5" in text
 
 
 def test_a_plan_with_another_noise_is_another_cost(book: Book) -> None:

@@ -12,17 +12,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conftest import tiny_images, tiny_plan
+from conftest import tiny_baseline, tiny_images, tiny_plan
 from gswgan.cli.main import app
 from gswgan.critics import one_pass
-from gswgan.data import ImageStream, load_data, open_stream, stream
-from gswgan.errors import RunError
+from gswgan.data import ImageStream, load_data, open_stream, shards, stream
+from gswgan.errors import DataError, PlanError, RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.training import centralized
 from gswgan.training.checkpoint import Checkpoint
 from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
-from many_files import write_npz, write_parquet
+from gswgan.training.run_folder import RunFolder, data_digest
+from many_files import png, write_npz, write_parquet
 
 CPU = torch.device("cpu")
 
@@ -100,6 +100,76 @@ def test_files_that_are_not_the_ones_it_began_with_are_refused(tmp_path: Path, f
     with pytest.raises(RunError, match="data that this run began with"):
         folder.bind_data(other_way, folder.secret(plan))
     assert centralized.run(folder, found, device=CPU)
+
+
+def image_folder(root: Path, *, names: str = "{label}-{index:03}.png") -> Path:
+    """60 images in three class folders, and a fourth that is empty."""
+    data = tiny_images(60)
+    assert data.labels is not None
+    for index, (image, label) in enumerate(zip(data.images, data.labels)):
+        (root / f"class {label}").mkdir(parents=True, exist_ok=True)
+        name = names.format(label=label, index=index if "label" in names else index // 3)
+        (root / f"class {label}" / name).write_bytes(png(image))
+    (root / "class 3").mkdir()
+    return root
+
+
+def test_a_file_in_another_class_folder_is_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes in the same order, one label changed: for the run that is bound to it and for a book's mark."""
+    monkeypatch.setattr(shards, "MANY_FILES", 50)
+    root = image_folder(tmp_path / "set")
+    before = open_stream(root)
+    assert before is not None
+    first = data_digest(before, b"key")
+    plan = tiny_plan(before)
+    folder = RunFolder.create(tmp_path / "run", plan)
+    folder.bind_data(before, folder.secret(plan))
+    (root / "class 0" / "0-000.png").rename(root / "class 3" / "0-000.png")
+    after = open_stream(root)
+    assert after is not None
+    assert [path.name for path, _ in after.shards.files()] == [path.name for path, _ in before.shards.files()]
+    assert data_digest(after, b"key") != first
+    with pytest.raises(RunError, match="data that this run began with"):
+        folder.bind_data(after, folder.secret(plan))
+    (root / "class 3" / "0-000.png").rename(root / "class 0" / "0-000.png")
+    folder.bind_data(open_stream(root), folder.secret(plan))
+
+
+def test_files_of_one_name_are_refused_where_places_matter(tmp_path: Path) -> None:
+    data = load_data(image_folder(tmp_path / "set", names="{index:03}.png"))
+    assert len(data.repeated_names) == 20
+    plans = {"ensemble": tiny_plan(data, preset="ensemble"), "dp-sgd-gan": tiny_baseline(data, "dp-sgd-gan")}
+    plans |= {"g-pate": tiny_baseline(data, "g-pate"), "default": tiny_plan(data)}
+    for name, plan in plans.items():
+        folder = RunFolder.create(tmp_path / name, plan)
+        if name == "default":  # one exact sum of everybody, in whatever order
+            assert centralized.run(folder, data, device=CPU)
+            continue
+        with pytest.raises(DataError, match=r"20 file names in several class folders \(000\.png"):
+            centralized.run(folder, data, device=CPU)
+        assert not folder.key.exists()
+    out = tmp_path / "never"
+    with pytest.raises(DataError, match="several class folders"):
+        call("train", "--data", tmp_path / "set", "--preset", "ensemble", "--shards", 6, "--steps", 2, "--out", out)
+    assert not out.exists()
+
+
+def test_no_file_or_folder_is_named_in_a_release(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "patients-of-ward-7", names="patient-{label}-{index:03}.png")
+    call("train", "--data", root, "--steps", 2, "--epsilon", 50, "--out", tmp_path / "run")
+    call("train", "--data", root, "--steps", 2, "--epsilon", 50, "--name", "Ward study", "--out", tmp_path / "named")
+    for name, title in (("run", "image folder"), ("named", "Ward study")):
+        call("release", tmp_path / name)
+        written = {path.name: path.read_bytes() for path in (tmp_path / f"{name}-release").iterdir()}
+        assert all(b"patient" not in content and b"ward-7" not in content for content in written.values())
+        card = written["card.md"].decode()
+        assert card.startswith(f"# Synthetic images after {title}\n")
+        assert f"what it is called: {title}\n" in card
+        assert "and their names: class 0, class 1, class 2, class 3\n" in card
+    with pytest.raises(PlanError, match="public name"):
+        call("train", "--data", root, "--name", " ", "--out", tmp_path / "never")
+    said = call("train", "--data", root, "--epsilon", 50, "--dry-run")
+    assert "class names: class 0, class 1, class 2, class 3" in said
 
 
 def test_other_critics_refuse_a_stream(tmp_path: Path, found: ImageStream) -> None:

@@ -103,7 +103,7 @@ def audit_preset(
     """
     began = time.monotonic()
     table = load_preset(preset)
-    if table.get("federated"):
+    if table.get("federated") or table["critic"] == "refined":
         raise AuditError(
             "preset", preset, "default, ensemble, ensemble-alone or paper", "Pass one of them as --preset."
         )

@@ -60,8 +60,8 @@ class Discriminator(nn.Module):
 
     def forward(self, images: Tensor, codes: Tensor) -> Tensor:
         """The logit of "real" of images [n, c, h, w], [n]."""
-        maps = self.body(images)
-        return self.head(maps)[:, 0] + (self.label(maps) * codes).sum(dim=1)
+        maps, weights = self.body(images), self.head.weight + codes @ self.label.weight  # of its class, exactly
+        return (maps * weights).sum(dim=1) + self.head.bias  # no product over images: it rounds them by their places
 
 
 def cross_entropy(logits: Tensor, *, real: bool) -> Tensor:

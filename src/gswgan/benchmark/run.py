@@ -27,7 +27,7 @@ from gswgan.evaluation.metrics import Request, Scene
 from gswgan.evaluation.references import find_places
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.synthesizer import load, pick_device
 from gswgan.training import centralized
 from gswgan.training.defaults import TINY
@@ -126,8 +126,9 @@ def benchmark(
 def _make_private(root: Path) -> None:
     """The benchmark's folder, for its owner alone where it is new, with a place for references on real data."""
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (root / "private").mkdir(mode=0o700, exist_ok=True)
+        if not root.exists():
+            make_folder(root, private=True)
+        make_folder(root.resolve() / "private", private=True)
     except OSError as wrong:
         raise RunError(
             "out", str(root), f"a folder that can be written ({wrong.strerror})", "Choose another."

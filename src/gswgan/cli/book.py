@@ -16,33 +16,45 @@ def book(
     file: Annotated[Path, typer.Argument(help="The book.")],
     epsilon: Annotated[float | None, typer.Option(help="Make a new book with this budget.")] = None,
     delta: Annotated[float | None, typer.Option(help="At which delta the budget holds.")] = None,
-) -> None:
+    sampled_share: Annotated[float | None, typer.Option(
+        help="With --epsilon: the share of the budget for runs that are not plain Gaussian releases (ensemble, most "
+        "baselines), from 0 to 1. Default: the first run decides, 0 or 1.")] = None,
+) -> None:  # fmt: skip
     """Show a privacy book, or make one: `gswgan book FILE --epsilon 10 --delta 1e-5`.
 
     `gswgan train --book FILE` enters a run before its first release, and refuses it where all runs together would go
-    beyond the budget. Everything in a book counts together. It names run folders: keep it private.
+    beyond the budget. The budget holds for all runs together, also where a run is chosen after seeing the results of
+    others: plain Gaussian releases (preset default, dp-merf) add up by their noise, every other run takes its own
+    epsilon and delta. Everything in a book counts together. It names run folders: keep it private, and keep FILE.runs
+    beside it.
     """
     from gswgan.training.book import Book
 
-    if (epsilon is None) != (delta is None):
+    if (epsilon is None) != (delta is None) or (epsilon is None and sampled_share is not None):
         raise PlanError(
-            "budget", (epsilon, delta), "both --epsilon and --delta", "One means nothing without the other."
+            "budget",
+            (epsilon, delta, sampled_share),
+            "both --epsilon and --delta",
+            "One means nothing without the other.",
         )
-    found = Book(file) if epsilon is None or delta is None else Book.create(file, epsilon=epsilon, delta=delta)
+    found = (
+        Book(file)
+        if epsilon is None or delta is None
+        else Book.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share)
+    )
     console.print(f"budget:    epsilon {found.epsilon:.4g} at delta {found.delta:g}, for all runs together")
     if not found.runs:
-        console.print("spent:     nothing")
+        console.print("used:      nothing")
         return
     neighbours, unit, observer = found.runs[0].relation
     how = {"replace-one": "replaced", "zeroed": "zeroed"}[neighbours]
-    spent = found.spent()
-    console.print(f"spent:     epsilon {spent:.4g} at delta {found.delta:g} (one {unit} {how}; observer: {observer})")
-    table = Table("entered (UTC)", "run", "what", "data", "repeated", f"epsilon alone, at delta {found.delta:g}")
+    console.print(f"used:      {found.words()} (one {unit} {how}; observer: {observer})")
+    console.print("What holds for all runs together is the budget: what is used so far was chosen in view of results.")
+    table = Table("entered (UTC)", "run", "what", "data", "repeated", "takes epsilon")
     marks = list(dict.fromkeys(booked.data for booked in found.runs))
     for booked in found.runs:
         mark = f"{marks.index(booked.data) + 1} ({booked.data[:8]})"
-        alone = f"{found.alone(booked):.4g}"
-        table.add_row(booked.when[:16], booked.where, booked.what, mark, str(booked.repeated), alone)
+        table.add_row(booked.when[:16], booked.where, booked.what, mark, str(booked.repeated), found.alone(booked))
     console.print(table)
     if len(marks) > 1:
         console.print("Different data, or different views of the same: all of it is counted together.")

@@ -99,6 +99,7 @@ def _sieve(out: Path, public: str, device: torch.device) -> Sieve:
     from gswgan.data import load_data
     from gswgan.evaluation.debugging import Sieve, fit_sieve
     from gswgan.evaluation.judge import Judge
+    from gswgan.privacy.storage import make_folder
     from gswgan.training.run_folder import read_json, write_json
 
     judge, facts = out / "public.safetensors", out / "public.json"
@@ -110,7 +111,7 @@ def _sieve(out: Path, public: str, device: torch.device) -> Sieve:
     console.print(f"learning a classifier from {public}")
     name, _, split = public.partition(":")
     sieve = fit_sieve(load_data(name, split=split or "train"), device=device)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     sieve.judge.save(judge)
     write_json(facts, {"public": public, "threshold": sieve.threshold})
     return sieve

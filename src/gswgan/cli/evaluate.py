@@ -15,6 +15,7 @@ from rich.table import Table
 
 from gswgan.cli.console import console, print_json
 from gswgan.errors import DataError, PlanError
+from gswgan.privacy.storage import check_private
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData
@@ -123,7 +124,10 @@ class _Given:
         if self.folder is None:
             in_release = (self.source.resolve().parent / "model.json").exists()
             return None if in_release else self.source.with_suffix(".evaluation.json")
-        return None if self.run is None else self.folder.private / "evaluation.json"
+        if self.run is None:
+            return None
+        check_private(self.folder.private)
+        return self.folder.private / "evaluation.json"
 
     def real(self) -> tuple[ImageData, ImageData | None]:
         """Training and held-out data; None where there is no held-out part."""

@@ -78,7 +78,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "",
         "What it does not cover",
         "  - private/, and anything printed with --show-private;",
-        f"  - public facts: that the data set exists, {plan.facts.size}, its classes and image size;",
+        f"  - public facts: that the data set exists, its name, {plan.facts.size}, its classes by name, image size;",
         *(several if unit == "record" else ()),
         "  - other runs on the same data: their costs add up;",
         "  - choices made by looking at this data: settings, seeds, which run to publish.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,19 +64,18 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def writing(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write to, which becomes `out` when it is whole; a failure leaves nothing behind."""
-    aside = out.with_name(f".{out.stem}-part{out.suffix}")
+    """A path in a new folder beside `out`, which becomes `out` when it is whole; a failure leaves nothing behind."""
+    fresh: Path | None = None
     try:
-        yield aside
-        os.rename(aside, out)
+        fresh = Path(tempfile.mkdtemp(prefix=".gswgan-", dir=out.absolute().parent))  # ours alone (0700), never a link
+        yield fresh / out.name
+        os.rename(fresh / out.name, out)
     except OSError as wrong:
         expected = f"a place that can be written ({wrong.strerror or wrong})"
         raise RunError("out", str(out), expected, "Make room, or choose another one.") from wrong
     finally:
-        if aside.is_dir():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.unlink(missing_ok=True)
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def safe(name: str) -> str:

@@ -117,7 +117,7 @@ def simulate(
         print(f"warning: {doubt}", file=sys.stderr)
     _check_book(plan, book)
     if dry_run:
-        _show(plan)
+        show(plan)
         return
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
@@ -144,10 +144,15 @@ def plan(
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
     book: BookOption = None,
+    unauthenticated: Annotated[bool, typer.Option("--unauthenticated",
+        help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
+        rich_help_panel=_RUN)] = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
-    """A run folder for real clients, from public facts alone; `flwr run` then holds the round (docs/federated.md)."""
+    """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
+    from gswgan.critics.kernel import KernelSettings
     from gswgan.data.persons import read_persons
+    from gswgan.federated.by_files import PLAN
     from gswgan.federated.round import create_run
     from gswgan.training.plan import Facts
 
@@ -161,10 +166,13 @@ def plan(
         device="cpu",
     )  # fmt: skip
     _check_book(made, book)
-    _show(made)
+    show(made)
     if not dry_run:
-        create_run(out, made, ids, deadline, book=book)
+        create_run(out, made, ids, deadline, book=book, unauthenticated=unauthenticated)
         console.print(f"run folder: {out}")
+        if isinstance(made.critic, KernelSettings):
+            made.save(out / PLAN)
+            console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
 
 
 @app.command(name="app")
@@ -179,7 +187,7 @@ def status(
         metavar="STATE|RUN", help="Where a client keeps its state, or the folder of a simulated run.")],
 ) -> None:  # fmt: skip
     """What each client has spent against its cap, from its own ledger."""
-    from gswgan.federated.client import memories
+    from gswgan.federated.memory import memories
 
     inside = state / "private" / "clients"
     table = Table("client", "answers", "epsilon spent", "cap", "at", title_justify="left")
@@ -223,10 +231,11 @@ def _check_book(plan: Plan, book: Path | None) -> None:
     from gswgan.federated.round import check_book
 
     if book is not None:
-        console.print(f"book:      {check_book(plan, book)[0]}")
+        console.print(f"book:      {check_book(plan, book)}")
 
 
-def _show(plan: Plan) -> None:
+def show(plan: Plan) -> None:
+    """The plan and how many clients it takes."""
     from gswgan.cli.plan_text import describe
     from gswgan.critics.kernel import KernelSettings
     from gswgan.federated import critic_plan, trust
@@ -243,7 +252,7 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     from gswgan.training.centralized import run
 
     plan, where = folder.plan(), pick_device(device)
-    _show(plan)
+    show(plan)
     console.print(f"run folder: {folder.root}")
     one_round = isinstance(plan.critic, KernelSettings)
     if not (Round(folder).is_released if one_round else folder.is_finished):
@@ -256,7 +265,7 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     if not ended:
         console.print(f"stopped; continue with: gswgan federate simulate --resume {folder.root}")
         raise typer.Exit(130)
-    _tell(folder)
+    tell(folder)
 
 
 def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
@@ -274,7 +283,8 @@ def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
         )  # fmt: skip
 
 
-def _tell(folder: RunFolder) -> None:
+def tell(folder: RunFolder) -> None:
+    """What a finished run has made, and what is guaranteed to whom."""
     from gswgan.cli.explain import outcome
     from gswgan.privacy import PrivacyCost
     from gswgan.training.run_folder import read_json

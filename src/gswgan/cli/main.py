@@ -15,6 +15,7 @@ from gswgan.cli import (
     evaluate,
     export,
     federate,
+    federate_files,
     judge,
     privacy,
     release,
@@ -47,6 +48,9 @@ app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")
 federate.app.command(name="debug")(debug.debug)
+federate.app.command(name="answer")(federate_files.answer)
+federate.app.command(name="combine")(federate_files.combine)
+federate.app.command(name="node")(federate_files.node)
 
 
 def _out_of_memory(wrong: Exception) -> None:
@@ -58,6 +62,7 @@ def _out_of_memory(wrong: Exception) -> None:
 
 def run() -> None:
     """The console script: an error is one message on stderr and exit code 2, never a traceback."""
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may write to what is made here, whatever the umask was
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process, and others
             from gswgan.cli.ranks import run_in_ranks

@@ -20,6 +20,7 @@ def describe(plan: Plan) -> str:
     lines = [
         f"data:      {facts.data}: {facts.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
+        f"public:    all of that line, and the class names: {facts.names}",
         f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",
         f"critic:    {plan.recipe.words(plan)}",
     ]

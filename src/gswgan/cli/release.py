@@ -20,17 +20,23 @@ def release(
 ) -> None:  # fmt: skip
     """Pack what may be published of a run into a folder of its own, with checksums, and verify it.
 
-    Nothing but the files of a release is packed. The same run gives the same bytes and the same digest. Publish the
-    digest somewhere else than the folder: with it, `gswgan verify` finds a release that was replaced or rebuilt.
+    Nothing but the files of a release is packed; where the run has a page by `gswgan report`, it is made again and
+    packed as well. The same run gives the same bytes and the same digest. Publish the digest somewhere else than the
+    folder: with it, `gswgan verify` finds a release that was replaced or rebuilt.
     """
-    from gswgan.release.pack import MANIFEST, checksum, pack
+    from gswgan.release.files import MANIFEST, PAGE, checksum
+    from gswgan.release.pack import pack
 
     root = run.resolve()
     out = out or root.with_name(f"{root.name}-release")
     left_out = pack(run, out)
     for name in left_out:
-        again = " (`gswgan report` makes it again)" if name in ("report.html", "figures") else ""
+        again = " (`gswgan report` makes it again)" if name in (PAGE, "figures") else ""
         console.print(f"left out:  {name}, no file of a release{again}")
+    if (out / PAGE).exists():
+        console.print(
+            f"page:      {PAGE}, made again from the packed files; `gswgan verify` does not vouch for its words"
+        )
     console.print(f"release:   {out}")
     console.print(f"digest:    {checksum(out / MANIFEST)}")
     console.print(f"check it:  gswgan verify {out} --digest {checksum(out / MANIFEST)}")
@@ -46,6 +52,7 @@ def verify(
     Epsilon is computed again from the ledger. Without --digest, a release that somebody rebuilt as a whole passes.
     """
     from gswgan.cli.explain import explanation
+    from gswgan.release.verify import UNSEEN
     from gswgan.release.verify import verify as look
 
     if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest) is None:
@@ -60,10 +67,15 @@ def verify(
     console.print(explanation(verdict.plan, verdict.statement))
     repeated = f", {verdict.repeated} of them repeated after a stop and counted" if verdict.repeated else ""
     console.print(
-        "\nVERIFIED: every file is as the manifest says, nothing else is inside, and weights, embedding, picture and\n"
-        "card fit the plan. The ledger is unbroken and has every planned release; epsilon above was computed from it.\n"
-        "Nobody can check from outside that the noise was drawn and kept secret, and which data it was.\n"
+        "\nVERIFIED: every file is as the manifest says and as gswgan writes it; weights, embedding, picture and card\n"
+        "fit the plan. The ledger is unbroken and has every planned release; epsilon above was computed from it.\n"
+        "\nWhat no verifier can see"
     )
+    for line in UNSEEN:
+        console.print(f"  - {line}")
+    console.print()
+    if verdict.page:
+        console.print(f"page:      report.html, {verdict.page}")
     console.print(f"releases:  {verdict.releases}{repeated}")
     console.print(f"ledger:    {verdict.head} (head)")
     compared = {

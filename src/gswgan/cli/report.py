@@ -17,16 +17,18 @@ def report(
     private: Annotated[bool, typer.Option("--private",
         help="Also what was measured on real data, and how training went. Such a page is not for release.")] = False,
     out: Annotated[Path | None, typer.Option(
-        help="The folder to write report.html and figures/ to. Default: RUN/release (RUN/private with --private); for "
-             "several runs ./report (./report-private).")] = None,
+        help="The folder to write report.html and figures/ to. Default: RUN/release (RUN/private with --private); "
+             "beside a packed release RELEASE-report; for several runs ./report (./report-private).")] = None,
 ) -> None:  # fmt: skip
     """One self-contained report.html: the guarantee in plain words, the samples, what was released.
 
-    The public page is made from release/ alone, so it may be published with it. Several runs are compared.
+    The public page is made from release/ alone, so it may be published with it: `gswgan release` packs it. Nothing is
+    written into a release that is packed already. Several runs are compared.
     """
     missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         raise RunError("report", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'.")
+    from gswgan.release.files import is_packed
     from gswgan.report.page import comparison_page, private_page, public_page
     from gswgan.report.private import read_private
     from gswgan.report.release import read_release
@@ -38,6 +40,13 @@ def report(
     if out is None:
         several = Path("report-private" if private else "report")
         out = several if len(runs) > 1 else folders[0].private if private else folders[0].release
+        if is_packed(out):
+            out = out.resolve().with_name(f"{out.resolve().name}-report")
+    if any(is_packed(place) for place in (out.resolve(), *out.resolve().parents)):
+        raise RunError(
+            "out", str(out), "a folder outside the packed release",
+            "Its manifest names every file that belongs to it: leave --out out to write beside it.",
+        )  # fmt: skip
     if private and any((place / "model.json").exists() for place in (out.resolve(), *out.resolve().parents)):
         raise RunError("out", str(out), "a folder outside every release", "A private page does not belong there.")
     measured = [read_private(run) for run in runs] if private else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -37,6 +38,9 @@ def train(
     channels: Annotated[int | None, typer.Option(
         help="1 (grey) or 3 (colour), for a folder that has both kinds of images.", rich_help_panel=_DATA)] = None,
     labels: Annotated[bool, typer.Option(help="Use the labels, or learn one class.", rich_help_panel=_DATA)] = True,
+    name: Annotated[str | None, typer.Option(
+        help="Public name of the data, for card and report. Default: that of a known data set, or the kind of source; "
+        "files and folders are not named.", rich_help_panel=_DATA)] = None,
     group_by: Annotated[Path | None, typer.Option(
         help="A file with one person id a record: protects whole persons instead of records.",
         rich_help_panel=_DATA)] = None,
@@ -116,7 +120,7 @@ def train(
     readers = check_workers(workers)
     continued = resume is not None or source is not None
     fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
-    fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method}
+    fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method, "--name": name}
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
         fixed |= {
@@ -133,6 +137,8 @@ def train(
             "nothing of the kind with --resume, --from or --plan",
             "The plan is fixed: leave it out.",
         )
+    if name is not None and not name.strip():
+        raise PlanError("name", name, "a public name of the data", "Leave --name out for the kind of source.")
     if save_plan is not None and os.path.lexists(save_plan):
         raise RunError("plan", str(save_plan), "a file that does not exist yet", "Choose another --save-plan.")
     planning = dry_run or save_plan is not None  # a plan may be made for another machine
@@ -166,8 +172,9 @@ def train(
     if resume is not None:
         plan = folder.plan()
     else:
+        facts = Facts.of(images) if name is None else dataclasses.replace(Facts.of(images), data=name)
         plan = Plan.load(plan_file) if plan_file is not None else make_plan(
-            Facts.of(images), method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
+            facts, method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
             steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
         )  # fmt: skip
     if not isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
@@ -176,13 +183,10 @@ def train(
     if resume is None:
         for doubt in doubts(plan, images):
             print(f"warning: {doubt}", file=sys.stderr)
-        entry = None
         if book is not None:
-            from gswgan.training.book import Book, new_entry
+            from gswgan.training.book import Book
 
-            its = Book(book)
-            after, entry = its.check(plan), new_entry(its)
-            console.print(f"book:      epsilon {after:.4g} of {its.epsilon:.4g} at delta {its.delta:g} with this run")
+            console.print(f"book:      {Book(book).check(plan)}")
         if save_plan is not None:
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
@@ -196,7 +200,7 @@ def train(
         if planning:
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
-        folder = _create(out or _free(Path("runs") / f"{images.name}-{kind}"), plan, where, entry)
+        folder = _create(out or _free(Path("runs") / f"{_local_name(where['spec'])}-{kind}"), plan, where, book)
     run_in_sight(folder, images, device, readers, where)
     if show_private:
         show_private_score(folder)
@@ -213,7 +217,7 @@ def _check_out(out: Path, *, given: bool) -> None:
         raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
 
 
-def _create(root: Path, plan: Plan, where: dict[str, Any], book: dict[str, str] | None) -> RunFolder:
+def _create(root: Path, plan: Plan, where: dict[str, Any], book: Path | None) -> RunFolder:
     """The run folder; where it cannot be made, the folders above it that were new go again as well."""
     from gswgan.training.run_folder import RunFolder
 
@@ -229,7 +233,8 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], book: dict[str, str] 
 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
     from gswgan.critics.kernel import KernelSettings
-    from gswgan.data.partition import check_everybody
+    from gswgan.data import ImageData
+    from gswgan.data.partition import check_everybody, check_own_names
     from gswgan.training.plan import Facts
 
     facts = Facts.of(images)
@@ -239,6 +244,8 @@ def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
     if images.persons is not None and plan.recipe.takes_shards and not isinstance(plan.critic, KernelSettings):
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
+    if isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
+        check_own_names(images.repeated_names)
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
@@ -247,6 +254,12 @@ def _retrain(source: Path, out: Path | None, steps: int | None, device: str, see
 
     root = find_release(source.resolve()).release.parent
     return retrain(source, out or _free(root.with_name(root.name + "-again")), steps=steps, device=device, seed=seed)
+
+
+def _local_name(spec: str) -> str:
+    """What the data is called on this machine, for the name of the run folder: that is not published."""
+    path = Path(spec).resolve()
+    return path.name if path.is_dir() else path.stem
 
 
 def _free(path: Path) -> Path:

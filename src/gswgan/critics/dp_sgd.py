@@ -24,6 +24,9 @@ from gswgan.privacy.participation import expected_participants, usual_participan
 AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the gradients of a chunk of records, at the most, by the device: bounds memory."""
 
+LANES = 32
+"""Chunks are a multiple of it: a CPU takes exp of 32 numbers at once, and of the rest one by one, rounded otherwise."""
+
 
 def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, records: int) -> Sampled:
     """One update on a batch of so many records on average; a record adds one gradient of norm clip_norm."""
@@ -56,7 +59,7 @@ class RecordGradients:
         self.records, self.expected = records, expected_participants(self.mechanism.event, records)
         usual = usual_participants(self.mechanism.event, records)
         most = at_once or AT_ONCE[next(self.network.parameters()).device.type]
-        self.chunk = math.ceil(usual / math.ceil(usual * self.width / most))
+        self.chunk = LANES * math.ceil(usual / math.ceil(usual * self.width / most) / LANES)
 
     def draw(self, name: str) -> np.ndarray:
         """Who takes part in the release of this name: each record by its own secret coin."""

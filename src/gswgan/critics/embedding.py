@@ -20,7 +20,7 @@ from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.mechanism import Block, ClippedSum
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import write_durably
 
 CHUNK_ELEMENTS = 2**24
 """Features held at a time while the data is summed: memory does not depend on the number of records."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gswgan.data.dataset import ImageData
+from gswgan.data.partition import check_own_names
 from gswgan.errors import DataError
 
 MAX_CLIENTS = 100_000
@@ -112,6 +113,7 @@ def dirichlet_clients(data: ImageData, number: int, *, concentration: float, see
     """
     if data.persons is not None:
         raise DataError("clients", data.name, "data without persons of its own", "Leave the number of clients out.")
+    check_own_names(data.repeated_names)
     whole = isinstance(number, int) and not isinstance(number, bool)
     if not whole or not 1 <= number <= MAX_CLIENTS:
         raise DataError("clients", number, f"a whole number from 1 to {MAX_CLIENTS}")

@@ -34,6 +34,7 @@ class ImageData:
     persons: np.ndarray | None = field(default=None, repr=False)  # int64 [n], places in the list of persons
     person_ids: tuple[str, ...] = field(default=(), repr=False)  # public: the list of persons, with or without records
     left_out: int = 0  # records of listed persons that `keep_clients` left out; they stay in the public count
+    repeated_names: tuple[str, ...] = field(default=(), repr=False)  # of files whose place depends on their class
 
     @property
     def n(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import DataError
+from gswgan.privacy.storage import make_folder
 
 TIMEOUT = 5.0  # seconds to connect to a mirror, and for every read from it
 _MAX_DOWNLOAD = 256 * 2**20
@@ -85,7 +86,7 @@ def _fetch(url: str, target: Path, md5: str) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with _open(url) as answer, Progress(console=Console(stderr=True), transient=True) as progress:
         length = answer.headers.get("Content-Length", "")
         task = progress.add_task(target.name, total=int(length) if length.isdigit() else None)

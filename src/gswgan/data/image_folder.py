@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,20 +23,23 @@ _PARTS = ("train", "training", "test", "testing", "val", "valid", "validation") 
 
 def read_image_folder(
     folder: Path, *, image_size: int | None = None, channels: int | None = None
-) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
-    """Images [n, h, w, channels], labels (None without subfolders) and class names of a folder.
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...], tuple[str, ...]]:
+    """Images [n, h, w, channels], labels (None without subfolders), class names and repeated file names of a folder.
 
     Classes are the sorted names of the subfolders, empty ones too. Records come in the order of their *file
     names*, whatever class they are in: a record whose label changes moves to another subfolder, and no
-    other record may change its index for that. (Files of the same name are ordered by class: give files
-    names of their own.) The number of channels is a public fact of the data set: `channels`, or 1 if all
-    files are grey and 3 if all have colours. Where there are both, one record would decide, so it must be given.
+    other record may change its index for that. Files of the same name in several subfolders are ordered by class, so
+    that one of them moves the others: their names are returned, and `check_own_names` refuses them where places matter.
+    The number of channels is a public fact of the data set: `channels`, or 1 if all files are grey and 3 if all have
+    colours. Where there are both, one record would decide, so it must be given.
     """
     class_names, files = list_files(folder)
     if not files:
         raise _no_images(folder)
     images = _read_pictures(files, image_size, channels)
-    return images, np.array([label for _, label in files], np.int64) if class_names else None, class_names
+    labels = np.array([label for _, label in files], np.int64) if class_names else None
+    pairs = itertools.pairwise(path.name for path, _ in files)
+    return images, labels, class_names, tuple(sorted({one for one, other in pairs if one == other}))
 
 
 def has_clients(folder: Path) -> bool:

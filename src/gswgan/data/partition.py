@@ -13,7 +13,7 @@ from typing import overload
 
 import numpy as np
 
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 
 _STREAM = int.from_bytes(b"partition", "big")  # the same seed gives other numbers to other purposes
 
@@ -76,6 +76,22 @@ def partition_persons(persons: np.ndarray, shards: int, *, seed: int, number: in
     order = np.argsort(shard_of_record, kind="stable").astype(np.int64)
     *indices, remainder = np.split(order, np.searchsorted(shard_of_record[order], np.arange(1, shards + 1)))
     return PersonPartition(tuple(indices), remainder, by_person.remainder)
+
+
+def check_own_names(repeated: Sequence[str]) -> None:
+    """Refuse files of one name in several class folders, for whoever goes by the places of records.
+
+    Files are ordered by name. Among files of one name the class decides, so a record whose label changes would move
+    others to other shards, or to other coins or persons.
+    """
+    if repeated:
+        named = ", ".join(str(short(name, 40)) for name in repeated[:3]) + (", ..." if len(repeated) > 3 else "")
+        raise DataError(
+            "data", f"{len(repeated)} file names in several class folders ({named})",
+            "a name of its own for each file: by its name a record has its place, whatever its class is",
+            "Rename the files once, say to CLASS-NAME.png, and keep these names if a class is corrected later. Or use "
+            "the kernel critic (--preset default), by record: it needs no order.",
+        )  # fmt: skip
 
 
 def check_everybody(persons: np.ndarray, number: int | None = None) -> int:

@@ -63,13 +63,20 @@ class Shards:
         """How many there are."""
         return sum(part.records for part in self.parts)
 
-    def files(self) -> Iterator[Path]:
-        """All files, in order."""
+    @property
+    def kind(self) -> str:
+        """What kind of data it is, in words that name no file."""
+        if not self.parts:
+            return "shards"
+        return "image folder" if self.parts[0].files else "Parquet shards" if self.parts[0].columns else "npz shards"
+
+    def files(self) -> Iterator[tuple[Path, int | None]]:
+        """All files in order, each with its class where that is not inside the file but is the folder it is in."""
         for part in self.parts:
             if part.files:
-                yield from (part.path / name for name, _ in part.files)
+                yield from ((part.path / name, label) for name, label in part.files)
             elif part.groups[0] == 0:
-                yield part.path
+                yield part.path, None
 
 
 def find_shards(folder: Path, split: str = "train", *, many_files: bool = False) -> Shards | None:

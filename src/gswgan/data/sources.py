@@ -12,6 +12,7 @@ from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
 from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
+from gswgan.data.partition import check_own_names
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
 from gswgan.data.shards import find_shards
@@ -33,12 +34,13 @@ _ACCEPTED = (
 class _Source:
     """What a source gives: channel-last images, labels, and what it states about classes and persons."""
 
-    name: str
+    name: str  # public: of a known data set, or the kind of source; never of a file or folder
     images: np.ndarray
     labels: np.ndarray | None
     class_names: Sequence[str] | None = None
     persons: np.ndarray | None = None  # ids, or places in `person_ids`
     person_ids: Sequence[str] | None = None
+    repeated_names: tuple[str, ...] = ()  # of files, see `check_own_names`
 
 
 NAMES = ("digits", *_PUBLISHED, "mnist-writers", "femnist-writers")
@@ -91,10 +93,10 @@ def load_data(
         files = leaf_files(path, split)
         if not files:
             _only_train(path, split)
-        source = _femnist(read_leaf(files), classes, path.resolve().name)
+        source = _femnist(read_leaf(files), classes, "LEAF folder")
     elif is_folder and (shards := find_shards(path, split)) is not None:
         images, found = read_shards(shards, image_size=image_size, channels=channels)
-        source = _Source(name=shards.name, images=images, labels=found, class_names=shards.class_names)
+        source = _Source(name=shards.kind, images=images, labels=found, class_names=shards.class_names)
     elif is_folder:
         _only_train(path, split)
         source = _image_folder(path, image_size, channels)
@@ -102,7 +104,7 @@ def load_data(
         _only_train(path, split)
         source = _npz(path, labels)
     elif kind == ".h5":
-        source = _femnist(read_tff(_tff_part(path, split)), classes, path.stem)
+        source = _femnist(read_tff(_tff_part(path, split)), classes, "TFF file")
     else:
         raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
     found, names = source.labels, source.class_names
@@ -115,6 +117,8 @@ def load_data(
         classes = len(names)
     if group_by is not None and source.persons is not None:
         raise DataError("group_by", str(group_by), f"nothing: {spec} says who wrote what", "Leave --group-by out.")
+    if group_by is not None:  # persons are named by the places of records
+        check_own_names(source.repeated_names)
     data = make_image_data(
         source.images,
         found,
@@ -127,7 +131,7 @@ def load_data(
     )
     if channels not in (None, data.channels):
         raise DataError("channels", channels, f"{data.channels}, as {spec} has", "Leave it out.")
-    return data
+    return replace(data, repeated_names=source.repeated_names)
 
 
 def _digits(split: str) -> _Source:
@@ -175,12 +179,13 @@ def _tff_part(path: Path, split: str) -> Path:
 
 
 def _image_folder(path: Path, image_size: int | None, channels: int | None) -> _Source:
-    name = path.resolve().name
     if has_clients(path):
         images, labels, names, persons, ids = read_client_folders(path, image_size=image_size, channels=channels)
-        return _Source(name=name, images=images, labels=labels, class_names=names, persons=persons, person_ids=ids)
-    images, found, names = read_image_folder(path, image_size=image_size, channels=channels)
-    return _Source(name=name, images=images, labels=found, class_names=names)
+        return _Source(
+            name="client folders", images=images, labels=labels, class_names=names, persons=persons, person_ids=ids
+        )
+    images, found, names, repeated = read_image_folder(path, image_size=image_size, channels=channels)
+    return _Source(name="image folder", images=images, labels=found, class_names=names, repeated_names=repeated)
 
 
 def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
@@ -194,9 +199,7 @@ def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
             "Check the names of the files.",
         )
     found = _find_idx(folder, split, "labels-idx1-ubyte") if labels else None
-    return _Source(
-        name=folder.resolve().name, images=read_idx(images), labels=None if found is None else read_idx(found)
-    )
+    return _Source(name="idx files", images=read_idx(images), labels=None if found is None else read_idx(found))
 
 
 def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
@@ -223,7 +226,7 @@ def _npz(path: Path, labels: bool) -> _Source:
             "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
         )
-    return _Source(name=path.stem, images=arrays["images"], labels=arrays.get("labels"))
+    return _Source(name="npz file", images=arrays["images"], labels=arrays.get("labels"))
 
 
 def _only_train(path: Path, split: str) -> None:

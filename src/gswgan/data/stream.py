@@ -80,8 +80,8 @@ class ImageStream:
 
     @property
     def name(self) -> str:
-        """Of the folder."""
-        return self.shards.name
+        """Public: what kind of data it is; the folder is not named."""
+        return self.shards.kind
 
     @property
     def public_records(self) -> int:
@@ -129,7 +129,7 @@ def open_stream(
     if names is not None:
         classes = len(names)
     head = make_image_data(
-        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=shards.name
+        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=shards.kind
     )
     reader = PartReader(
         image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None

@@ -14,6 +14,7 @@ import numpy as np
 
 from gswgan.data import ImageData
 from gswgan.data.download import cache_folder as user_cache
+from gswgan.privacy.storage import make_folder
 
 _PUBLIC = {
     "03811ba20f6eb1615531915a93fa64bf416ded2d6345a0a8f3a0215ba282e602": "digits-train",
@@ -47,12 +48,13 @@ def cache_folder(data_name: str, checksum: str, run: Path | None) -> Path | None
     public = _PUBLIC.get(checksum)
     if public is not None:
         folder = user_cache("references") / public
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return folder
     if run is None or not (run / "private").is_dir():
         return None
     folder = run / "private" / "evaluation" / f"{_safe(data_name)}-{checksum[:16]}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for new in (run / "private", folder.parent, folder):
+        make_folder(new, private=True)
     return folder
 
 

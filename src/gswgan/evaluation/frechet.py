@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from gswgan.errors import DataError, RunError
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import make_folder, write_durably
 
 
 class Moments:
@@ -76,7 +76,7 @@ class Moments:
             "mean": self._mean.cpu(),
             "scatter": self._scatter.cpu()[row, column],
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_durably(path, save(tensors))
 
     @classmethod

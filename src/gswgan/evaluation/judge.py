@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gswgan.data import ImageData
 from gswgan.errors import DataError, RunError
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import make_folder, named_by_user, write_durably
 
 RECIPE = "residual network, 30 epochs of SGD one-cycle up to 0.2, shifts"
 """Names the recipe: a stored judge of another recipe is not used."""
@@ -108,7 +108,8 @@ class Judge:
     def save(self, path: Path) -> None:
         """One safetensors file; the facts are JSON in its header."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = named_by_user(path)
+        make_folder(path.parent)
         write_durably(path, save(tensors, {"judge": json.dumps(asdict(self.facts))}))
 
     @classmethod

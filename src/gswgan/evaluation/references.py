@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gswgan.data import ImageData
 from gswgan.evaluation.cache import cache_folder, data_checksum
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import write_durably
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gswgan.errors import RunError
 from gswgan.evaluation.classifiers import CHOSEN_ON
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import named_by_user, write_durably
 
 PRIVATE = "computed on real data and not covered by the guarantee: not for release"
 TOP = ("inception_score", "fid", "precision", "recall", "label_accuracy")
@@ -62,7 +62,7 @@ class Results:
         if self.path is not None:
             more = {"values": self.values, "real_values": self.real, "seeds_of": self.seeds}
             content = {"format_version": 1, **self.summary(), **more}
-            write_durably(self.path, (json.dumps(content, indent=1) + "\n").encode())
+            write_durably(named_by_user(self.path), (json.dumps(content, indent=1) + "\n").encode(), mode=0o600)
 
     def summary(self) -> dict[str, Any]:
         """The figures under the names of the options; null is what was not asked for, or could not be had."""

@@ -1,10 +1,4 @@
-"""The client as a Flower ClientApp: one question, one answer. All state is on the client's own disk (client.py).
-
-A SuperNode says in its `--node-config` who it is: `client`, `data` (what `gswgan train --data` takes), `state` (a
-folder), `trust`, and its cap: `epsilon`, `delta` and, if not one client zeroed, `neighbours`; a `book`, if it has one.
-Where the data does not state them, also `classes` and `image-size`. `min-records`, and `accuracy` with `judge`, say
-when it belongs.
-"""
+"""The client as a Flower ClientApp: one question, one answer. All state is on the client's own disk (client.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +8,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from gswgan.federated.client import Client, client_of
+from gswgan.errors import FederationError
+from gswgan.federated.client import REFUSED, Client
 
 RECORD = "gswgan"
 """The one record of a message."""
@@ -26,11 +21,26 @@ def make_app(find: Callable[[Mapping[str, Any]], Client]) -> ClientApp:
 
     @app.query()
     def reply(message: Message, context: Context) -> Message:
-        fields = dict(message.content[RECORD])
-        found: dict[str, Any] = {**find(context.node_config).reply(fields)}
+        found: dict[str, Any] = reply_to(message.content.config_records.get(RECORD, {}), context.node_config, find)
         return Message(RecordDict({RECORD: ConfigRecord(found)}), reply_to=message)
 
     return app
 
 
-app = make_app(client_of)
+def reply_to(
+    fields: Mapping[str, Any], config: Mapping[str, Any], find: Callable[[Mapping[str, Any]], Client]
+) -> dict[str, Any]:
+    """What leaves. Flower would send the text of whatever is raised here, so nothing is."""
+    try:
+        return {**find(config).reply(dict(fields))}
+    except Exception as wrong:
+        print(f"no client: {wrong!r}", flush=True)  # the site's own output
+        return {"refused": REFUSED}
+
+
+def _refuse(config: Mapping[str, Any]) -> Client:
+    raise FederationError("supernode", "one that runs any app", "a node of the site's own", "`gswgan federate node`")
+
+
+app = make_app(_refuse)
+"""What a SuperNode that runs what it is sent finds in our app: nothing. A site answers by `gswgan federate node`."""

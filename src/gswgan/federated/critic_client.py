@@ -7,11 +7,13 @@
 The order is: ledger (written ahead, within the cap), critic and answer in one file, answer sent. Asked for the same
 round with the same fakes, the client sends the bytes it has kept; for an earlier round, or the same one with other
 fakes, it refuses. So no round is computed twice, but for one in which the client died before its answer was kept: the
-same key, critic and fakes then give the same bytes, and anything else counts again.
+same key, critic and fakes then give the same bytes, and anything else counts again. After the last round the critic is
+forgotten and the answer alone is kept; the client erases its key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -36,6 +38,26 @@ from gswgan.training.plan import Plan
 CPU = torch.device("cpu")
 ONLY = np.zeros(1, np.int64)
 """The one critic of a client's ensemble."""
+CRITIC = "critic.safetensors"
+
+
+def was_last(plan: Plan, batch: Batch) -> bool:
+    """Whether the plan has no round after this one."""
+    assert plan.privacy is not None
+    return batch.number + 1 == plan.privacy.releases
+
+
+def kept_answer(folder: Path, plan: Plan, batch: Batch) -> bytes | None:
+    """The answer to this question, if it has been given; a FederationError where the client is past this round."""
+    saved = Checkpoint(folder / CRITIC, plan.digest()).load()
+    if saved is None or batch.number >= saved[0]:  # saved[0] rounds are behind this client
+        return None
+    known = saved[1]["answer"]
+    if batch.number + 1 < saved[0]:
+        raise FederationError("round", batch.number, f"a round after {saved[0] - 1}, the last one answered")
+    if known["question"].numpy().tobytes() != batch.digest().encode():
+        raise FederationError("round", batch.number, "the fakes that were answered for, or another round")
+    return known["block"].numpy().tobytes()
 
 
 class CriticAtClient:
@@ -47,32 +69,42 @@ class CriticAtClient:
         self._mechanism = GaussianMechanism(
             contribution=plan.privacy.contribution, event=answer_event(plan), ledger=ledger, streams=secret
         )
-        self._kept = Checkpoint(folder / "critic.safetensors", plan.digest())
+        self._kept = Checkpoint(folder / CRITIC, plan.digest())
         self._warm = Checkpoint(folder / "warm_start.safetensors", plan.digest())
+        self.failed: Callable[[Exception], None] = lambda wrong: None
+        """Told of what the records, or the critic, could not do: the answer is zeros then."""
 
     def answer(self, batch: Batch) -> bytes:
         """n_dis updates on the own data, then M_{sigma,C} of the judged fakes' gradients; kept, then returned."""
-        saved, digest = self._kept.load(), batch.digest().encode()
-        if saved is not None and batch.number < saved[0]:  # saved[0] rounds are behind this client
-            known = saved[1]["answer"]
-            if batch.number + 1 < saved[0]:
-                raise FederationError("round", batch.number, f"a round after {saved[0] - 1}, the last one answered")
-            if known["question"].numpy().tobytes() != digest:
-                raise FederationError("round", batch.number, "the fakes that were answered for, or another round")
-            return known["block"].numpy().tobytes()
-        state: dict[str, Tensor] = {}
-        rows = torch.zeros(1, len(batch.judged[0]), self._plan.facts.pixels)
-        if self._data.n:  # a client without records answers all the same: zeros
-            critic = self._critic()
-            critic.prepare(self._data, resumed=saved is not None)
-            if saved is not None:
-                critic.load_state(saved[1]["critic"])
-            critic.learn(batch.number, cast(Generator, batch))
-            rows, state = critic.judge(ONLY, *batch.judged).flatten(2), critic.state()
+        try:
+            rows, state = self._judge(batch)
+        except Exception as wrong:  # whether there is an answer must not depend on the records
+            self.failed(wrong)
+            rows, state = self._zeros(batch), {}
         block = self._sanitize(batch.number, rows)
-        kept = {"question": _as_tensor(digest), "block": _as_tensor(block)}
+        if was_last(self._plan, batch):
+            state = {}
+        kept = {"question": _as_tensor(batch.digest().encode()), "block": _as_tensor(block)}
         self._kept.save(batch.number + 1, {"critic": state, "answer": kept})
+        if was_last(self._plan, batch):
+            self._warm.remove()
         return block
+
+    def _judge(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradients, not clipped yet, and the critic's state after its updates."""
+        if not self._data.n:  # a client without records answers all the same
+            return self._zeros(batch), {}
+        saved = self._kept.load()
+        state = {} if saved is None else saved[1].get("critic", {})  # none after a round in which it failed
+        critic = self._critic()
+        critic.prepare(self._data, resumed=bool(state))
+        if state:
+            critic.load_state(state)
+        critic.learn(batch.number, cast(Generator, batch))
+        return critic.judge(ONLY, *batch.judged).flatten(2), critic.state()
+
+    def _zeros(self, batch: Batch) -> Tensor:
+        return torch.zeros(1, len(batch.judged[0]), self._plan.facts.pixels)
 
     def _sanitize(self, number: int, rows: Tensor) -> bytes:
         """Clip every row; record; with an untrusted server, add the noise. Nothing is sent here."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import FederationError, short
-from gswgan.federated.messages import FAR, Fields
+from gswgan.federated.messages import FAR, Fields, plan_of
 from gswgan.federated.trust import trust_of
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
 from gswgan.training.plan import Plan
@@ -76,17 +76,17 @@ def question(plan: Plan, batch: Batch) -> dict[str, str | bytes]:
 
 def read_question(fields: Fields) -> tuple[Plan, Batch]:
     """The plan and the fakes, if they are what such a plan asks for."""
-    text = fields.get("plan")
-    if not isinstance(text, str):
-        raise FederationError("question", short(type(text).__name__), "the text of a plan")
-    try:
-        plan = Plan.from_json(json.loads(text))
-        trust_of(plan)
-    except (ValueError, RecursionError) as wrong:
-        raise FederationError("question", short(str(wrong), 200), "the plan of a federated run") from wrong
+    plan = read_plan(fields)
+    return plan, read_batch(plan, fields)
+
+
+def read_plan(fields: Fields) -> Plan:
+    """The plan of a question of Algorithm 2, before its fakes are looked at."""
+    plan = plan_of(fields)
+    trust_of(plan)
     if isinstance(plan.critic, KernelSettings):
         raise FederationError("question", "round", "no rounds with the kernel critic")
-    return plan, read_batch(plan, fields)
+    return plan
 
 
 def read_batch(plan: Plan, fields: Fields) -> Batch:

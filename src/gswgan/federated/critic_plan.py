@@ -25,8 +25,9 @@ from gswgan.federated.trust import (
     to_each,
     trust_of,
 )
-from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Sampled, calibrate
-from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of
+from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled, calibrate
+from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of, tally
+from gswgan.privacy.filter import with_repeats
 from gswgan.training.advice import BEARABLE, ensemble_noise
 from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.method import Wish
@@ -160,12 +161,14 @@ def _who(privacy: PrivacySettings) -> str:
 def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     """Both observers, for privacy.json, from the server's ledger; `trust.observers` for rounds."""
     assert plan.guarantee is not None
-    planned, trust, recorded = plan.guarantee, trust_of(plan), tuple(events)
+    planned, trust = plan.guarantee, trust_of(plan)
+    covered, share = with_repeats(plan.releases(), tally(Composed(events=tuple(events))))
 
     def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
-        total = Composed(events=tuple(_moved(event, neighbours) for event in recorded))
+        moved = ((_moved(event, neighbours), times) for event, times in tally(covered).items())
+        total = Composed(events=tuple(Repeated(event=event, times=times) for event, times in moved))
         accountant = Accountant(neighbours)
-        epsilon = accountant.epsilon(total, planned.delta)
+        epsilon = accountant.epsilon(total, planned.delta * share)
         if neighbours == planned.neighbours:
             epsilon = max(epsilon, planned.epsilon)
         return PrivacyCost(

@@ -21,6 +21,9 @@ from gswgan.training.plan import Plan
 FAR = 12.0
 """Standard deviations beyond which no honest noisy entry lies: one in 10^32 draws."""
 
+LARGEST_PLAN = 2**22
+"""Characters of a plan's text that are read: ten thousand classes with long names take 1.2 million."""
+
 Fields = Mapping[str, object]
 """A message: names with text or bytes."""
 
@@ -32,11 +35,17 @@ def question(plan: Plan) -> dict[str, str]:
 
 def read_question(fields: Fields) -> Plan:
     """The plan of a question; a client believes nothing else."""
+    return check_one_round(plan_of(fields))
+
+
+def plan_of(fields: Fields) -> Plan:
+    """The plan in a question, whichever critic it has."""
     text = fields.get("plan")
-    if not isinstance(text, str):
-        raise FederationError("question", short(type(text).__name__), "the text of a plan")
+    if not isinstance(text, str) or len(text) > LARGEST_PLAN:
+        found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        raise FederationError("question", found, f"the text of a plan, at most {LARGEST_PLAN} characters")
     try:
-        return check_one_round(Plan.from_json(json.loads(text)))
+        return Plan.from_json(json.loads(text))
     except (ValueError, RecursionError) as wrong:
         raise FederationError("question", short(str(wrong), 200), "the plan of a federated run") from wrong
 

@@ -33,10 +33,9 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Fields
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.participation import expected_participants
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
 from gswgan.training.centralized import Note, Progress, run
 from gswgan.training.method import Tools
 from gswgan.training.run_folder import RunFolder, read_json, write_json
@@ -90,6 +89,16 @@ def run_rounds(
     return ended
 
 
+def known_nodes(folder: RunFolder) -> dict[str, int]:
+    """The node that each client has answered from, as the log of a run has it."""
+    log = folder.private / LOG
+    if not log.exists():
+        return {}
+    drop_torn_tail(log)
+    rows = map(json.loads, log.read_text().splitlines())
+    return {row["client"]: int(row["node"]) for row in rows if "digest" in row}
+
+
 class RemoteCritics:
     """A critic (critics/__init__.py) whose answers come from the clients."""
 
@@ -112,10 +121,7 @@ class RemoteCritics:
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Nothing to do here: clients warm up when they are first asked."""
         self._rounds.mkdir(mode=0o700, exist_ok=True)
-        if self.log.exists():
-            drop_torn_tail(self.log)
-            rows = map(json.loads, self.log.read_text().splitlines())
-            self._nodes = {int(row["node"]): row["client"] for row in rows if "digest" in row}
+        self._nodes = {node: client for client, node in known_nodes(self._tools.folder).items()}
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this round, and the fakes that they learn from. Nobody is asked yet."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -32,10 +33,10 @@ from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
-from gswgan.privacy.randomness import write_durably
-from gswgan.training.book import Book, enter, new_entry
+from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
+from gswgan.training.book import Book
+from gswgan.training.entering import enter
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
@@ -52,25 +53,29 @@ def create_run(
     source: dict[str, Any] | None = None,
     spread: dict[str, Any] | None = None,
     book: Path | None = None,
+    unauthenticated: bool = False,
 ) -> RunFolder:
     """A new run folder with its plan, the public list of clients, and how long they have for an answer.
 
     `source` and `spread`: where a simulation has its clients' data from. `book`: the privacy book that a trusted
-    aggregator enters before it asks anybody.
+    aggregator enters before it asks anybody. `unauthenticated`: nodes have no keys, so that one that restarts has
+    another number; a client's id may then move to a new node when its old one has gone. Otherwise it never moves.
     """
     trust_of(plan)
-    entry = None if book is None else check_book(plan, book)[1]
+    if book is not None:
+        check_book(plan, book)
     if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
         raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
     if not 0 < seconds <= MOST_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
-    folder = RunFolder.create(root, plan, source=source, book=entry)
-    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread})
+    folder = RunFolder.create(root, plan, source=source, book=book)
+    fixed = not unauthenticated and source is None  # a simulation makes new nodes whenever it goes on
+    write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread, "fixed_nodes": fixed})
     return folder
 
 
-def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
-    """What the book would say with this run, and its entry to be; an error where there is no room for it."""
+def check_book(plan: Plan, path: Path) -> str:
+    """What the book would say with this run; an error where there is no room for it."""
     if trust_of(plan) == "untrusted-server":
         raise PlanError(
             "book",
@@ -78,16 +83,18 @@ def check_book(plan: Plan, path: Path) -> tuple[str, dict[str, str]]:
             "the release of a trusted aggregator",
             "Here each client has its own book, or a cap.",
         )
-    book = Book(path)
-    after = book.check(plan)
-    return f"epsilon {after:.4g} of {book.epsilon:.4g} at delta {book.delta:g} with this run", new_entry(book)
+    return Book(path).check(plan)
 
 
 class Round:
     """The one round of a federated run."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped."""
+    def __init__(self, folder: RunFolder, *, is_timed: bool = True) -> None:
+        """Of a folder made by `create_run`; a round that was interrupted goes on where it stopped.
+
+        One that is not timed, because answers come by files, ends when its operator closes it.
+        """
+        self._is_timed = is_timed
         self.folder, self.plan = folder, check_one_round(folder.plan())
         private = folder.private
         self._opened, self._closed, self.log = (
@@ -121,6 +128,8 @@ class Round:
 
     def open(self) -> float:
         """Begin, or go on; the time at which the round closes."""
+        if not self._is_timed:
+            return math.inf
         if not self._opened.exists():
             write_json(self._opened, {"at": time.time()})
         return float(read_json(self._opened, "opened.json")["at"]) + self._seconds
@@ -137,7 +146,7 @@ class Round:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._recall()  # what another server took before
             if not self.is_released:
-                enter(self.folder, self.plan, None)  # into its book, if any, before anybody is asked
+                enter(self.folder, self.plan, None, self.folder.secret(self.plan))  # before anybody is asked
             yield
         except BlockingIOError as wrong:
             raise RunError(
@@ -252,13 +261,14 @@ class Round:
         append_durably(self.log, json.dumps(row) + "\n", mode=0o600)
 
     def _tools(self) -> Tools:
+        secret = self.folder.secret(self.plan)
         return Tools(
             plan=self.plan,
             folder=self.folder,
             public=Streams.public(self.plan.seed),
-            secret=self.folder.secret(self.plan),
+            secret=secret,
             device=torch.device("cpu"),
             note=lambda text: None,
             stopped=lambda: False,
-            before_repeat=enter(self.folder, self.plan, None) or (lambda entry: None),
+            entered=enter(self.folder, self.plan, None, secret),
         )

@@ -17,9 +17,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from gswgan.critics.kernel import KernelSettings
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, short
 from gswgan.federated.messages import Fields
-from gswgan.federated.remote_critics import Take, run_rounds
+from gswgan.federated.remote_critics import Take, known_nodes, run_rounds
 from gswgan.federated.round import Round
 from gswgan.synthesizer import pick_device
 from gswgan.training.run_folder import RunFolder, read_json
@@ -69,12 +69,29 @@ def hold(
 
 
 class FlowerCarrier:
-    """Questions to named clients through Flower (remote_critics.Carrier). Who is who is asked of every new node."""
+    """Questions to named clients through Flower (remote_critics.Carrier). Who is who is asked of every new node.
 
-    def __init__(self, grid: Grid, seconds: float, *, note: Note = print, patience: float = PATIENCE) -> None:
-        """`seconds`: how long a round is open."""
+    The first node that says a client's id has it for the run, and no other node is asked for that client, or may
+    answer for it. Node numbers are the SuperLink's: with authentication one belongs to a public key.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        seconds: float,
+        *,
+        known: Mapping[str, int] | None = None,
+        fixed_nodes: bool = True,
+        note: Note = print,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`seconds`: how long a round is open. `known`: clients and their nodes, from before a stop.
+
+        Without `fixed_nodes` an id may move to another node when its own has gone.
+        """
         self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
-        self._nodes: dict[str, int] = {}  # client: node
+        self._nodes: dict[str, int] = dict(known or {})  # client: node
+        self._fixed = fixed_nodes
         self._met: set[int] = set()  # nodes that have said who they are
         self._hellos: dict[str, int] = {}  # message: node; an answer may come after the round in which it was asked
         self._greeted: dict[int, float] = {}  # node: when
@@ -98,13 +115,25 @@ class FlowerCarrier:
                 found: dict[str, Any] = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
                 if name is not None:
                     waiting.discard(name)
+                    if found.get("client") != name:
+                        claimed = short(str(found.get("client")))
+                        found = {"client": name, "refused": f"node {node} was asked as {name}, answers as {claimed}"}
                     if (refused := take(found, node=node, down=size, up=_size(found))) is not None:
                         self._note(f"refused: {refused}")
                 elif greeted is not None and isinstance(client := found.get("client"), str):
                     self._met.add(greeted)
-                    self._nodes[client] = greeted
-                    asked.pop(client, None)  # it may have come back under another number
+                    if self._bind(client, greeted):
+                        asked.pop(client, None)  # it may have come back under another number
             time.sleep(POLL / 4)
+
+    def _bind(self, client: str, node: int) -> bool:
+        """Whether the node has this id from now on. One that another node has is refused, and that is noted."""
+        owner = self._nodes.get(client, node)
+        if owner != node and (self._fixed or owner in set(self._grid.get_node_ids())):
+            self._note(f"refused: node {node} says it is {short(client)}, who is node {owner}")
+            return False
+        self._nodes[client] = node
+        return True
 
     def _strangers(self, now: float) -> list[int]:
         """Nodes to say hello to: new ones, and those that have not said who they are for a while."""
@@ -150,8 +179,11 @@ def make_app(
     def main(grid: Grid, context: Context) -> None:
         folder = find(context)
         if not isinstance(folder.plan().critic, KernelSettings):
-            seconds = float(read_json(folder.rounds, "the round.json of a federated run")["seconds"])
-            carrier = FlowerCarrier(grid, seconds, note=note)
+            told = read_json(folder.rounds, "the round.json of a federated run")
+            carrier = FlowerCarrier(
+                grid, float(told["seconds"]), known=known_nodes(folder), fixed_nodes=told.get("fixed_nodes", True),
+                note=note,
+            )  # fmt: skip
             run_rounds(folder, carrier, device=device or pick_device("auto"), note=note, progress=progress)
             return
         held = Round(folder)

@@ -15,8 +15,9 @@ import torch
 
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
 from gswgan.evaluation.choice import choose_clients
-from gswgan.federated.client import Cap, Client
+from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import most_spent
+from gswgan.federated.memory import Cap
 from gswgan.federated.trust import trust_of
 from gswgan.training.run_folder import RunFolder, read_json
 

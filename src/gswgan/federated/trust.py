@@ -22,7 +22,8 @@ from gswgan.critics.learners import EnsembleSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours
+from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, tally
+from gswgan.privacy.filter import with_repeats
 from gswgan.training.advice import BEARABLE
 from gswgan.training.defaults import gradient_noise
 from gswgan.training.gs_wgan_plan import kernel_privacy
@@ -187,10 +188,12 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
 def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     """Both observers, for privacy.json: what is guaranteed to each, and to whom a client is open."""
     assert plan.guarantee is not None
-    planned, trust, events = plan.guarantee, trust_of(plan), tuple(events)
+    planned, trust = plan.guarantee, trust_of(plan)
+    covered, share = with_repeats(plan.releases(), tally(Composed(events=tuple(events))))
+    releases = [event for event, times in tally(covered).items() for _ in range(times)]
 
     def cost(observer: str, neighbours: Neighbours) -> dict[str, Any]:
-        epsilon = spent(events, neighbours=neighbours, delta=planned.delta)
+        epsilon = spent(releases, neighbours=neighbours, delta=planned.delta * share)
         if neighbours == planned.neighbours and epsilon <= planned.epsilon:
             return dataclasses.replace(planned, observer=observer).to_json()
         return dataclasses.replace(

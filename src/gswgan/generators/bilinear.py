@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, doubled, label_code, normed, upsampling
+from gswgan.generators.blocks import doubled, label_code, normed, to_pixels, upsampling
 
 HIDDEN = 200
 
@@ -39,4 +39,4 @@ class BilinearGenerator(nn.Module):
         for number, level in enumerate(self.levels):
             hidden = torch.relu(hidden) if number else hidden
             hidden = level(doubled(hidden, corners=True))
-        return torch.sigmoid(crop(hidden, self.image_size).float())
+        return to_pixels(hidden, self.image_size)

@@ -42,14 +42,15 @@ def doubled(maps: Tensor, *, corners: bool = False) -> Tensor:
 
     The gradient of `interpolate` on CUDA adds in any order and, with 16 bits, slowly; that of a product does neither.
     """
-    weights = _interpolation(maps.shape[-1], corners, maps.device)
+    kind = torch.float64 if maps.dtype == torch.float64 else torch.float32
+    weights = _interpolation(maps.shape[-1], corners, maps.device, kind)
     return weights @ (maps @ weights.T)
 
 
 @functools.cache
-def _interpolation(side: int, corners: bool, device: torch.device) -> Tensor:
+def _interpolation(side: int, corners: bool, device: torch.device, kind: torch.dtype) -> Tensor:
     """[2 side, side]: each new pixel as a mixture of the old ones along one axis."""
-    ones = torch.eye(side)[:, None]
+    ones = torch.eye(side, dtype=kind)[:, None]
     rows = nn.functional.interpolate(ones, scale_factor=2.0, mode="linear", align_corners=corners)
     return rows[:, 0].T.contiguous().to(device)
 
@@ -58,3 +59,9 @@ def crop(images: Tensor, size: int) -> Tensor:
     """The middle size x size of the images."""
     top = (images.shape[-1] - size) // 2
     return images[..., top : top + size, top : top + size]
+
+
+def to_pixels(maps: Tensor, size: int) -> Tensor:
+    """Images in [0, 1] from the last maps, in 32 bits also where the network computes in 16."""
+    middle = crop(maps, size)
+    return torch.sigmoid(middle if middle.dtype == torch.float64 else middle.float())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, label_code, normed, upsampling
+from gswgan.generators.blocks import label_code, normed, to_pixels, upsampling
 
 
 class DCGANGenerator(nn.Module):
@@ -38,4 +38,4 @@ class DCGANGenerator(nn.Module):
         """G(z, y): images [n, channels, side, side]."""
         hidden = self.project(torch.cat([latent, label_code(labels, self.classes)], dim=1))
         hidden = self.body(hidden.view(-1, *self.first))
-        return torch.sigmoid(crop(self.head(hidden), self.image_size).float())
+        return to_pixels(self.head(hidden), self.image_size)

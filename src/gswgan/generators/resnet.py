@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, doubled, label_code, normed, repeated, upsampling
+from gswgan.generators.blocks import doubled, label_code, normed, repeated, to_pixels, upsampling
 
 
 class ResidualBlock(nn.Module):
@@ -60,4 +60,4 @@ class ResNetGenerator(nn.Module):
         hidden = self.project(torch.cat([latent, label_code(labels, self.classes)], dim=1))
         hidden = self.blocks(hidden.view(-1, *self.first))
         images = self.head(torch.relu(self.norm(hidden)))
-        return torch.sigmoid(crop(images, self.image_size).float())
+        return to_pixels(images, self.image_size)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import copy
+import struct
+import zlib
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.latent import latent_codes
 
 BATCH = 500
+
+PIXELS_AT = 41
+"""Where the pixels of a PNG by `png_bytes` begin: behind its signature, its header and the name of their chunk."""
 
 
 @torch.no_grad()
@@ -29,6 +33,23 @@ def draw_images(
     return torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)
 
 
+@torch.no_grad()
+def draw_levels(
+    network: nn.Module, settings: GeneratorSettings, labels: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The same images before they are rounded: float64 [n, channels, side, side] from 0 to 255.
+
+    In double precision on the CPU, where machines differ by far less than a rounding to 8 bits could show.
+    """
+    exact = copy.deepcopy(network).to("cpu", torch.float64)
+    parts = []
+    for start in range(0, len(labels), BATCH):
+        wanted = torch.from_numpy(labels[start : start + BATCH].astype(np.int64))
+        codes = latent_codes(len(wanted), settings.latent, settings.latent_kind, rng).to(torch.float64)
+        parts.append((exact(codes, wanted) * 255).clamp(0, 255))
+    return torch.cat(parts).numpy()
+
+
 def channels_last(images: np.ndarray) -> np.ndarray:
     """[n, c, h, w] to [n, h, w] (grey) or [n, h, w, 3] (colour): the layout that `fit` takes."""
     return images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
@@ -43,6 +64,27 @@ def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
     return np.concatenate(rows, axis=0)
 
 
-def save_grid(images: np.ndarray, columns: int, path: Path, *, side: int = 56) -> None:
-    """That picture as a file."""
-    Image.fromarray(grid_of(images, columns, side=side)).save(path)
+def grid_png(images: np.ndarray, columns: int, *, side: int = 56) -> bytes:
+    """That picture as a PNG."""
+    return png_bytes(grid_of(images, columns, side=side))
+
+
+def png_bytes(pixels: np.ndarray) -> bytes:
+    """uint8 pixels [h, w] or [h, w, 3] as a PNG whose bytes follow from the pixels alone.
+
+    It is not compressed: what a compressor makes depends on its version, and choices of it could hide a message.
+    """
+    height, width = pixels.shape[:2]
+    rows = np.ascontiguousarray(pixels).reshape(height, -1)
+    raw = np.pad(rows, [(0, 0), (1, 0)]).tobytes()  # each row behind the number of its filter, 0: none
+    most = 2**16 - 1
+    blocks = [raw[start : start + most] for start in range(0, len(raw), most)]
+    stored = b"".join(
+        struct.pack("<BHH", index == len(blocks) - 1, len(block), most - len(block)) + block
+        for index, block in enumerate(blocks)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if pixels.ndim == 2 else 2, 0, 0, 0)
+    data = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(raw))
+    chunks = (b"IHDR" + header, b"IDAT" + data, b"IEND")
+    framed = [struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) for body in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)

@@ -25,3 +25,7 @@ class PrivacyError(GswganError):
 
 class LedgerError(GswganError):
     """A ledger that is broken, incomplete, or would be by what was asked."""
+
+
+class StorageError(GswganError):
+    """A file or folder that is not what it should be, or not this user's: it is neither read nor written."""

@@ -6,16 +6,15 @@ answers the one question a resumed run has: is this the same release again? Same
 same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
 other noise and a new line. The noise is named by the fingerprint itself, so this holds for copies as well.
 
-The journal is written first, the ledger second, the noise is drawn last. A run that died between the first two
-has a line in the journal that the ledger lacks; it is added when the ledger is opened again.
+The journal is written first, the ledger second, the noise is drawn last. Lines of the journal that the ledger lacks
+are added when it is opened again: of a run that died between the two, of a ledger that was restored from an earlier
+copy, or of a run folder that was copied and shares its journal with the other copies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.randomness import sync_folder
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail
 
 FORMAT_VERSION = 1
 
@@ -98,8 +97,8 @@ class Ledger:
         for entry in self.entries:
             self._attempts[entry.name] = entry.attempt + 1
         self._fingerprints: dict[str, list[tuple[int, str]]] = {}
+        self._journal_size = 0
         if journal is not None and journal.exists():
-            drop_torn_tail(journal)
             self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
@@ -116,9 +115,11 @@ class Ledger:
         if attempt > 0:
             self._before_repeat(entry)
         if self._journal is not None:
-            _check_size(self.path.stat().st_size, self._size)  # before anything is written
+            check_size(self.path.stat().st_size, self._size)  # before anything is written
             row = {"name": name, "attempt": attempt, "event": to_json(entry.event), "fingerprint": fingerprint}
-            append_durably(self._journal, json.dumps(row) + "\n", mode=0o600)
+            text = json.dumps(row) + "\n"
+            append_durably(self._journal, text, mode=0o600, expected_size=self._journal_size)
+            self._journal_size += len(text)
         self._append_entry(entry)
         if self._journal is not None:  # known from now on, when it is in the ledger too
             self._fingerprints.setdefault(name, []).append((attempt, fingerprint))
@@ -129,14 +130,17 @@ class Ledger:
         return compose(self.entries)
 
     def _read_journal(self, journal: Path) -> None:
-        """Learn what was released before; add the line of a release that was only announced when the run died."""
-        rows = read_journal(journal)
+        """Learn what was released before, and add what this ledger lacks of it."""
+        drop_torn_tail(journal)
+        rows, self._journal_size = read_journal(journal)
         recorded = {(entry.name, entry.attempt) for entry in self.entries}
-        for index, (entry, fingerprint) in enumerate(rows):
+        for entry, fingerprint in rows:
             if (entry.name, entry.attempt) not in recorded:
-                if index + 1 < len(rows) or entry.attempt != self._attempts.get(entry.name, 0):
-                    line = f"a line for {entry.name!r}, attempt {entry.attempt}, which the journal has"
-                    raise LedgerError("ledger", str(self.path), line, "Restore it.")
+                if entry.attempt != self._attempts.get(entry.name, 0):
+                    line = (
+                        f"a line for {entry.name!r}, attempt {self._attempts.get(entry.name, 0)}, before the journal's"
+                    )
+                    raise LedgerError("ledger", str(self.path), f"{line} attempt {entry.attempt}", "Restore it.")
                 self._append_entry(entry)
             self._fingerprints.setdefault(entry.name, []).append((entry.attempt, fingerprint))
 
@@ -157,48 +161,18 @@ def compose(entries: Iterable[Entry]) -> Event:
     return Composed(events=tuple(entry.event for entry in entries))
 
 
-def append_durably(path: Path, text: str, *, mode: int = 0o644, expected_size: int | None = None) -> None:
-    """Append and do not return before the disk has it; refuse a file that another process has written to."""
-    fresh = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed
-        if expected_size is not None:
-            _check_size(os.fstat(descriptor).st_size, expected_size)
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fresh:
-        sync_folder(path.parent)
-
-
-def _check_size(size: int, expected: int) -> None:
-    if size != expected:
-        raise LedgerError("ledger size", size, f"{expected} bytes, as this run left it", "One run at a time.")
-
-
-def drop_torn_tail(path: Path) -> None:
-    """Cut a last line without its end: it was being written when the run died, so its release never happened."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(path, whole)
-
-
-def read_journal(path: Path) -> list[tuple[Entry, str]]:
-    """Each announced release of a private journal, with its fingerprint: one fingerprint for each draw of noise."""
+def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:
+    """Each announced release of a private journal with its fingerprint, one for each draw of noise; and its size."""
     found: dict[tuple[str, int], tuple[Entry, str]] = {}
     try:
-        for text in path.read_text().splitlines():
+        raw = path.read_bytes()
+        for text in raw.decode().splitlines():
             row = json.loads(text)
             entry = _entry(row)
             pair = (entry, str(row["fingerprint"]))
             if found.setdefault((entry.name, entry.attempt), pair) != pair:
                 raise ValueError(f"two sums for {entry.name!r}, attempt {entry.attempt}")
-        return list(found.values())
+        return list(found.values()), len(raw)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 

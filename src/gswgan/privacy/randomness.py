@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from gswgan.privacy.errors import PrivacyError
+from gswgan.privacy.storage import sync_folder, write_durably
 
 KEY_BYTES = 32
 
@@ -184,31 +186,6 @@ def _nearest_integer(quantile: Quantile, tail: int, scale: float) -> int:
         return int(mpmath.nint(scale * z))
 
 
-def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write aside, flush to the disk, rename: the file is the old one or the new one, never a part."""
-    aside = path.with_name(path.name + ".part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)  # a full disk needs the space
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file in the folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def create_key(path: Path, context: str, *, secret: bytes | None = None) -> Streams:
     """A fresh key, kept in `path` (mode 0600) with the context it is bound to. Refuses to overwrite one."""
     if path.exists():
@@ -237,12 +214,14 @@ def erase_key(path: Path) -> None:
     Copies that the storage keeps by itself (a journaling or copy-on-write file system, a flash drive, a backup)
     are out of reach from here.
     """
-    if path.exists():
-        descriptor = os.open(path, os.O_WRONLY)
+    if not os.path.lexists(path):
+        return
+    if stat.S_ISREG(path.lstat().st_mode):  # what a link points to is not ours to overwrite
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             os.pwrite(descriptor, b"\0" * os.fstat(descriptor).st_size, 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        path.unlink()
-        sync_folder(path.parent)
+    path.unlink()
+    sync_folder(path.parent)

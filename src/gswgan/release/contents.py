@@ -1,126 +1,120 @@
-"""Whether weights, embedding, picture and card are what plan and ledger say, and hold nothing else."""
+"""Whether weights, embedding, picture and card are what plan and ledger say, written as gswgan writes them.
+
+Every file is made again from what it says, and compared byte for byte. What the numbers themselves are is not known
+here: whatever the weights hold in their low bits stays unseen, and so does an embedding to which no noise was added.
+"""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.torch
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from gswgan.baselines.dp_merf_ae import EmbeddingSettings
 from gswgan.critics.embedding import Embedding
-from gswgan.critics.kernel import KernelSettings
-from gswgan.federated.trust import sum_noise
 from gswgan.generators import build_network
-from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.generators.sampling import PIXELS_AT, png_bytes
+from gswgan.release.embedding import Shapes, expected_embedding
+from gswgan.release.files import plain_size, read_plain
 from gswgan.release.finding import Finding
 from gswgan.training.plan import Plan
 from gswgan.training.publish import card, draw_picture
 from gswgan.training.run_folder import RunFolder
 
-PICTURE_TOLERANCE = 2.0
-"""Mean difference in grey levels: another machine rounds differently, another picture differs by tens."""
+LEVEL_SLACK = 1e-6
+"""Of 256 levels: between two machines that compute a pixel in double precision, before it is rounded."""
 
 _OTHER = "It is not what this run released, or it holds more: do not rely on it."
 
 
-def has_embedding(plan: Plan) -> bool:
-    """Whether the run releases an embedding that is kept."""
-    return isinstance(_embedding_settings(plan), KernelSettings | EmbeddingSettings)
-
-
 def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], kept: Any) -> Iterator[Finding]:
     """All that is wrong with the files that are not JSON."""
-    classes = plan.facts.classes
+    classes, expected = plan.facts.classes, expected_embedding(plan)
     if not isinstance(kept, list) or not kept or kept != [i for i in range(classes) if i in kept]:
         yield Finding(where="model.json", what=f"has labels that are not some of 0 to {classes - 1}", means=_OTHER)
         return
-    if has_embedding(plan):
-        yield from _wrong_embedding(folder.embedding, plan, kept)
-    network = _network(folder.generator, plan)
-    if network is None:
-        what = "does not hold just the finite weights of the plan's generator"
-        yield Finding(where=folder.generator.name, what=what, means=_OTHER)
-    elif not _is_picture(folder.samples, draw_picture(plan, network, kept)):
-        yield Finding(where=folder.samples.name, what="is not a picture of what the generator draws", means=_OTHER)
-    if folder.card.read_text() != card(plan, statement, kept):
+    made = None
+    if expected is not None:
+        found = yield from _tensors(folder.embedding, expected.shapes, "the sums, counts and noise of the plan")
+        if found is None:
+            return
+        embedding = Embedding.load(folder.embedding)
+        noise = (embedding.noise_std, embedding.count_noise_std)
+        for name, recorded, planned in zip(("sums", "counts"), noise, expected.noise):
+            if recorded != planned:
+                what = f"says noise {recorded:.6g} on its {name}, where the plan says {planned:.6g}"
+                yield Finding(where=folder.embedding.name, what=what, means=_OTHER)
+        if not expected.holds(embedding):
+            what = "holds values that the noisy sum cannot have had"
+            means = "It did not come out of the mechanism: do not rely on it."
+            yield Finding(where=folder.embedding.name, what=what, means=means)
+        made = embedding.kept.tolist() if expected.names_classes else None
+    if kept != (list(range(classes)) if made is None else made):
+        yield Finding(where="model.json", what="has other labels than the run released", means=_OTHER)
+        return
+    yield from _wrong_generator(folder, plan, kept)
+    text = card(plan, statement, kept).encode()
+    if plain_size(folder.card) != len(text) or read_plain(folder.card) != text:
         what = "is not the card that this version of gswgan writes for plan and privacy.json"
         yield Finding(where=folder.card.name, what=what, means=_OTHER)
 
 
-def _tensors(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a file of ours; None where it is none, or has more to say than they."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            if file.metadata() != {"format_version": "1"}:
-                return None
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError):
+def _wrong_generator(folder: RunFolder, plan: Plan, kept: list[int]) -> Iterator[Finding]:
+    """Weights of the plan's network and nothing beside them; the picture is what they draw."""
+    facts = plan.facts
+    shape = {"classes": facts.classes, "channels": facts.channels, "image_size": facts.image_size}
+    with torch.device("meta"):  # nothing is allocated before the file is known to have that size
+        outline = build_network(plan.generator, **shape)
+    shapes = {name: (tuple(value.shape), value.dtype) for name, value in outline.state_dict().items()}
+    found = yield from _tensors(folder.generator, shapes, "the weights of the plan's generator")
+    if found is not None:
+        network: nn.Module = build_network(plan.generator, **shape)
+        network.load_state_dict(found)
+        if not _is_picture(folder.samples, draw_picture(plan, network.eval(), kept)):
+            what = "is not the picture that the generator draws, pixel for pixel, as gswgan writes it"
+            yield Finding(where=folder.samples.name, what=what, means=_OTHER)
+
+
+def _tensors(path: Path, shapes: Shapes, what: str) -> Generator[Finding, None, dict[str, Tensor] | None]:
+    """The finite tensors of these shapes and types in a file of ours; a finding, and None, for anything else."""
+    needed = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes.values())
+    size = plain_size(path)
+    if size is None or not needed < size <= needed + 2**12 * (1 + len(shapes)):  # a header has no more to say
+        yield Finding(where=path.name, what=f"does not hold just {what}: it has another size", means=_OTHER)
         return None
-
-
-def _network(path: Path, plan: Plan) -> nn.Module | None:
-    facts, found = plan.facts, _tensors(path)
-    network = build_network(plan.generator, classes=facts.classes, channels=facts.channels, image_size=facts.image_size)
-    shapes = {name: (value.shape, value.dtype) for name, value in network.state_dict().items()}
-    if found is None or {name: (value.shape, value.dtype) for name, value in found.items()} != shapes:
-        return None
-    network.load_state_dict(found)
-    return network.eval() if all(bool(torch.isfinite(value).all()) for value in found.values()) else None
-
-
-def _embedding_settings(plan: Plan) -> Any:
-    return getattr(plan.critic, "embedding", plan.critic)
-
-
-def _wrong_embedding(path: Path, plan: Plan, kept: list[int]) -> Iterator[Finding]:
-    """Shape and noise of the plan, values on the mechanism's grid, and the classes that model.json names."""
-    settings, facts = _embedding_settings(plan), plan.facts
-    found = _tensors(path)
-    shapes = {"sums": (facts.classes, settings.features), "counts": (facts.classes,), "noise": (2,)}
-    sound = found is not None and {name: tuple(value.shape) for name, value in found.items()} == shapes
-    if found is None or not sound or not all(bool(torch.isfinite(v).all()) for v in found.values()):
-        yield Finding(where=path.name, what="does not hold just the sums, counts and noise of the plan", means=_OTHER)
-        return
-    embedding = Embedding.load(path)
-    clip, noise = 1.0, getattr(settings, "noise_std", None)
-    if plan.privacy is not None:
-        clip, noise = plan.privacy.clip_norm, sum_noise(facts, plan.privacy)
-    if embedding.noise_std != noise:
-        what = f"says noise {embedding.noise_std:.6g}, where the plan says {noise:.6g}"
-        yield Finding(where=path.name, what=what, means=_OTHER)
-    grid, sums = clip * 2.0**-GRID_BITS, embedding.sums.numpy()
-    with np.errstate(over="ignore", invalid="ignore"):  # what is so far off is not on the grid
-        whole = np.rint(sums / grid) * grid
-    if not np.array_equal(whole, sums):
-        what = "holds values that the noisy sum cannot have had"
-        yield Finding(where=path.name, what=what, means="It did not come out of the mechanism: do not rely on it.")
-    if embedding.kept.tolist() != kept:
-        yield Finding(where="model.json", what="has other labels than the embedding", means=_OTHER)
-
-
-def _is_picture(path: Path, expected: np.ndarray) -> bool:
-    """Whether a PNG shows this and holds no chunk but its pixels."""
-    data = path.read_bytes()
-    at, kinds = 8, []
-    while at + 8 <= len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kinds.append(data[at + 4 : at + 8])
-        at += 12 + length
-    if at != len(data) or set(kinds) != {b"IHDR", b"IDAT", b"IEND"} or kinds[-1] != b"IEND":
-        return False
+    content = read_plain(path, size)
     try:
-        with Image.open(path, formats=["PNG"]) as image:
-            if image.size != expected.shape[1::-1]:
-                return False
-            found = np.asarray(image)
-    except (OSError, SyntaxError, ValueError):
+        found = safetensors.torch.load(content)
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        yield Finding(where=path.name, what="cannot be read as safetensors", means=_OTHER)
+        return None
+    sound = {name: (tuple(value.shape), value.dtype) for name, value in found.items()} == shapes
+    if not sound or not all(bool(torch.isfinite(value).all()) for value in found.values()):
+        yield Finding(where=path.name, what=f"does not hold just {what}, of their types and finite", means=_OTHER)
+        return None
+    if safetensors.torch.save(found, {"format_version": "1"}) != content:
+        yield Finding(where=path.name, what=f"holds more than {what}: gswgan writes other bytes", means=_OTHER)
+        return None
+    return found
+
+
+def _is_picture(path: Path, levels: np.ndarray) -> bool:
+    """Whether a file is our PNG of these levels: each pixel is its level rounded, to the last bit of every byte."""
+    expected, height, across = png_bytes(np.rint(levels).astype(np.uint8)), len(levels), levels[0].size
+    if plain_size(path) != len(expected):
         return False
-    apart = np.abs(found.astype(float) - expected) if found.shape == expected.shape else np.array(np.inf)
-    return bool(apart.mean() <= PICTURE_TOLERANCE)
+    content = read_plain(path)
+    if content == expected:
+        return True
+    try:
+        raw = zlib.decompressobj().decompress(content[PIXELS_AT:], height * (1 + across) + 1)
+        pixels = np.frombuffer(raw, np.uint8).reshape(height, 1 + across)[:, 1:].reshape(levels.shape)
+    except (zlib.error, ValueError):
+        return False
+    return png_bytes(pixels) == content and bool((np.abs(pixels - levels) <= 0.5 + LEVEL_SLACK).all())

@@ -1,11 +1,11 @@
 """`gswgan verify`: what a stranger can check of a release, with no private file.
 
-Checks go from the outside in, and stop at the first stage that finds something: which files there are, their
+Checks go from the outside in, and stop at the first stage that finds something: which files there are, their sizes and
 checksums, the plan, the ledger against the plan, epsilon from the ledger, and last whether weights, embedding, picture
 and card are what plan and ledger say. Whoever rebuilds everything consistently is found only by a digest that was
 published elsewhere: the manifest's, which stands for every byte, or the ledger's head, for plan and releases.
 
-Not checked, since nobody could from outside: that the noise was drawn and kept secret, and what data it was.
+UNSEEN lists what no verifier can see.
 """
 
 from __future__ import annotations
@@ -24,23 +24,45 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import GswganError, RunError, short
 from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
-from gswgan.privacy import Accountant, PrivacyCost
-from gswgan.privacy.events import tally, unsampled
+from gswgan.privacy import PrivacyCost
+from gswgan.privacy.events import tally, to_json, unsampled
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import Entry, compose, read_ledger
-from gswgan.release.contents import has_embedding, wrong_contents
+from gswgan.release.contents import wrong_contents
+from gswgan.release.embedding import expected_embedding
+from gswgan.release.files import (
+    ALWAYS,
+    MANIFEST,
+    MOST_BYTES,
+    MOST_LINE,
+    PAGE,
+    SOMETIMES,
+    checksum,
+    plain_size,
+    read_plain,
+)
 from gswgan.release.finding import Finding
-from gswgan.release.pack import ALWAYS, MANIFEST, SOMETIMES, checksum
+from gswgan.release.pack import can_make_page, page_of
 from gswgan.training.plan import Plan
 from gswgan.training.publish import privacy_statement
-from gswgan.training.run_folder import RunFolder, find_release, read_json
+from gswgan.training.run_folder import RunFolder, find_release
 
 TOLERANCE = 1e-4
 """Relative: between epsilons that two machines compute from the same ledger."""
 
+UNSEEN = (
+    "whether noise was added at all: an embedding or weights made of exact sums look like any other;",
+    "that the noise was drawn from a key that nobody else had;",
+    "what the low bits of weights and embedding hold: whoever made the release could hide data there;",
+    "which data it was, and that nothing else about it was published;",
+    "what names and settings of the plan mean: whoever planned the run chose them.",
+)
+"""What no verifier can see."""
+
 _EDITED = "It was damaged or edited after it was packed: get the release again."
 _FORGED = "The files contradict each other, so at least one is not what the run wrote: do not rely on the guarantee."
 _UNREADABLE = "It was damaged or edited, and nothing that rests on it holds: get the release again."
-_MOST_BYTES = 2**30
+_UNSOUND = (GswganError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError, MemoryError, OSError)
 _LINE = {"index", "name", "attempt", "event", "previous", "digest"}
 _HEADER = {"index", "format_version", "observer", "context", "previous", "digest"}
 
@@ -57,11 +79,12 @@ class Verdict:
     statement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     releases: int = 0
     repeated: int = 0
+    page: str = ""  # what is known of the page in the release, where there is one
 
 
 def verify(path: Path, digest: str | None = None) -> Verdict:
     """Check a packed release, and that it is the one of this digest."""
-    if not (path / MANIFEST).is_file():
+    if plain_size(path / MANIFEST) is None:
         raise RunError("folder", str(path), f"a release with its {MANIFEST}", "`gswgan release RUN` packs one.")
     if importlib.util.find_spec("dp_accounting") is None:
         raise RunError("dp-accounting", None, "an accountant to compute epsilon with", "pip install dp-accounting")
@@ -73,13 +96,13 @@ def verify(path: Path, digest: str | None = None) -> Verdict:
     for where, stage in stages:
         try:
             findings = tuple(stage())
-        except (GswganError, ArithmeticError, ValueError, TypeError, KeyError, MemoryError, OSError) as wrong:
+        except _UNSOUND as wrong:
             findings = (Finding(where=where, what=f"cannot be read: {wrong}".removesuffix("."), means=_UNREADABLE),)
         if findings:
             return Verdict(findings=findings)
     return Verdict(
         findings=(), digest=look.digest, head=look.head, plan=look.plan, cost=look.cost, statement=look.statement,
-        releases=len(look.entries), repeated=sum(entry.attempt > 0 for entry in look.entries),
+        releases=len(look.entries), repeated=sum(entry.attempt > 0 for entry in look.entries), page=look.the_page(),
     )  # fmt: skip
 
 
@@ -93,20 +116,24 @@ class _Look:
         self.entries: list[Entry]
         self.statement: dict[str, Any]
         self.cost: PrivacyCost
+        self.labels: Any
+        self.manifest: dict[str, Any]
         self.digest = self.head = ""
 
     def files(self) -> Iterator[Finding]:
         """Only plain files that belong there, all of them, with the manifest's checksums."""
-        known, found = {*ALWAYS, *SOMETIMES, MANIFEST}, set()
-        for entry in os.scandir(self.path):
-            if not entry.is_file(follow_symlinks=False):
-                yield Finding(where=entry.name, what="is not a plain file", means=_smuggled("It may lead anywhere"))
-            elif entry.name not in known:
-                yield Finding(where=entry.name, what="is no file of a release", means=_smuggled("It may hold anything"))
-            elif entry.stat().st_size > _MOST_BYTES:
-                yield Finding(where=entry.name, what="is larger than any release", means=_EDITED)
+        found = set()
+        for name in sorted(os.listdir(self.path)):
+            size = plain_size(self.path / name)
+            if size is None:
+                yield Finding(where=name, what="is not a plain file", means=_smuggled("It may lead anywhere"))
+            elif name not in MOST_BYTES:
+                yield Finding(where=name, what="is no file of a release", means=_smuggled("It may hold anything"))
+            elif size > MOST_BYTES[name]:
+                what = f"has {size:,} bytes, where no release has more than {MOST_BYTES[name]:,}"
+                yield Finding(where=name, what=what, means=_smuggled("It may hold anything"))
             else:
-                found.add(entry.name)
+                found.add(name)
         if MANIFEST not in found:
             return
         self.manifest = yield from self._canonical(MANIFEST)
@@ -127,14 +154,16 @@ class _Look:
         """A plan that is whole, has a guarantee, and is the manifest's."""
         model = yield from self._canonical("model.json")
         self.folder = find_release(self.path)
-        self.plan = self.folder.plan()  # a plan that was edited has another digest, and is refused
-        if set(model) != {"format_version", "method", "labels", "plan"} or model["method"] != self.plan.method:
+        self.plan = Plan.from_json(model.get("plan"))  # one that was edited has another digest, and is refused
+        self.labels = model.get("labels")
+        written = {"format_version": 1, "method": self.plan.method, "labels": self.labels, "plan": self.plan.to_json()}
+        if json.dumps(model) != json.dumps(written):  # in this order, every number as it is read
             yield Finding(where="model.json", what="does not hold just method, labels and plan", means=_FORGED)
         if self.plan.void is not None or self.plan.guarantee is None:
             yield Finding(where="model.json", what=f"was {self.plan.void}", means="There is NO guarantee.")
         if self.manifest["plan"] != self.plan.digest():
             yield Finding(where="model.json", what="is not the plan that the manifest names", means=_FORGED)
-        needed = {"embedding.safetensors"} if has_embedding(self.plan) else set()
+        needed = set() if expected_embedding(self.plan) is None else {"embedding.safetensors"}
         needed |= {"federation.json"} if _is_federated(self.plan) and self.plan.source is None else set()
         for name in SOMETIMES:
             if (name in needed) != (name in self.manifest["files"]):
@@ -144,11 +173,14 @@ class _Look:
     def the_ledger(self) -> Iterator[Finding]:
         """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
         where, plan = "ledger.jsonl", self.plan
+        lines = 100 + 2 * sum(plan.releases().values())  # room for releases that were repeated after a stop
+        text = read_plain(self.folder.ledger, lines * MOST_LINE)
         header, self.entries, self.head = read_ledger(self.folder.ledger)
-        text = self.folder.ledger.read_bytes()
         rows = [json.loads(line) for line in text.decode().split("\n")[:-1]]
-        lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
-        if lines.encode() != text or any(row.keys() != (_LINE if row["index"] else _HEADER) for row in rows):
+        forms = {event: to_json(event) for known in plan.releases() for event in (known, unsampled(known))}
+        again = [{**row, "event": forms.get(entry.event)} for row, entry in zip(rows[1:], self.entries)]
+        written = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows[:1] + again)
+        if written.encode() != text or any(row.keys() != (_LINE if row["index"] else _HEADER) for row in rows):
             yield Finding(where=where, what="holds more than the lines of a ledger", means=_FORGED)
         mine = header["context"] == plan.digest() if plan.source is None else self.head == plan.source
         if not mine:
@@ -184,9 +216,9 @@ class _Look:
 
     def the_guarantee(self) -> Iterator[Finding]:
         """Epsilon computed from the ledger is what privacy.json states, with everything it means nothing without."""
-        planned, total = self.plan.guarantee, compose(self.entries)
+        planned, found = self.plan.guarantee, tally(compose(self.entries))
         assert planned is not None
-        epsilon = Accountant(planned.neighbours).epsilon(total, planned.delta)
+        epsilon = epsilon_with_repeats(self.plan.releases(), found, planned.delta, planned.neighbours)
         self.cost = dataclasses.replace(planned, epsilon=max(epsilon, planned.epsilon))
         if planned.epsilon > epsilon * (1 + TOLERANCE):
             what = f"plans epsilon {planned.epsilon:.6g}, where its ledger costs {epsilon:.6g}"
@@ -204,13 +236,25 @@ class _Look:
 
     def contents(self) -> Iterator[Finding]:
         """Weights, embedding, picture and card are what plan and ledger say."""
-        kept = read_json(self.folder.model, "model.json")["labels"]
-        yield from wrong_contents(self.folder, self.plan, self.statement, kept)
+        yield from wrong_contents(self.folder, self.plan, self.statement, self.labels)
+
+    def the_page(self) -> str:
+        """What is known of the page: whether this version makes the same one. Its words are not checked otherwise."""
+        if PAGE not in self.manifest["files"]:
+            return ""
+        if not can_make_page():
+            return "NOT CHECKED (jinja2 and matplotlib, which make it again, are not here): it may say anything"
+        if page_of(self.path) != read_plain(self.path / PAGE):
+            return "NOT THE PAGE that this version makes of the release: other versions, or edited; it may say anything"
+        return "as this version makes it of the release"
 
     def _canonical(self, name: str) -> Generator[Finding, None, dict[str, Any]]:
         """A JSON file exactly as we write it: nothing between the lines, no key twice."""
-        content = read_json(self.path / name, f"the {name} of a release")
-        if (self.path / name).read_text() != json.dumps(content, indent=1) + "\n":
+        text = read_plain(self.path / name)
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("format_version") != 1:
+            raise RunError("file", name, f"the {name} of a release, with format_version 1")
+        if text != (json.dumps(content, indent=1) + "\n").encode():
             yield Finding(where=name, what="is not written as gswgan writes it", means=_EDITED)
         return content
 
@@ -226,7 +270,7 @@ def _smuggled(why: str) -> str:
 
 def _differences(where: str, expected: Any, found: Any, key: str = "") -> Iterator[Finding]:
     """Where a statement differs from what follows from plan and ledger; epsilons within the tolerance are equal."""
-    if isinstance(expected, Mapping) and isinstance(found, Mapping) and expected.keys() == found.keys():
+    if isinstance(expected, Mapping) and isinstance(found, Mapping) and list(expected) == list(found):
         for name in expected:
             yield from _differences(where, expected[name], found[name], f"{key}.{name}".lstrip("."))
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
@@ -236,6 +280,6 @@ def _differences(where: str, expected: Any, found: Any, key: str = "") -> Iterat
         if not math.isclose(expected, found, rel_tol=TOLERANCE):
             what = f"states {key} {found:.6g}, where plan and ledger give {expected:.6g}"
             yield Finding(where=where, what=what, means="The stated guarantee is not what the releases cost.")
-    elif expected != found or type(expected) is not type(found):
+    elif expected != found or type(expected) is not type(found) or isinstance(expected, Mapping):
         what = f"states {key or 'keys'} {short(found)!r}, where plan and ledger give {short(expected)!r}"
         yield Finding(where=where, what=what, means="The stated guarantee is not what the releases cost.")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gswgan.evaluation.debugging import GROUPS, bright_share
-from gswgan.generators.sampling import save_grid
-from gswgan.privacy.randomness import write_durably
+from gswgan.generators.sampling import grid_png
+from gswgan.privacy.storage import write_durably
 from gswgan.report.page import render, strip_uri
 from gswgan.synthesizer import load
 from gswgan.training.plan import Plan
@@ -31,7 +31,7 @@ def write_page(out: Path, plan: Plan, *, threshold: float, public: str) -> dict[
         grids[group] = [{"name": names[label], "strips": [strip_uri(images[row])]} for label, row in zip(kept, rows)]
         some = np.concatenate([row for row in rows if len(row) == COLUMNS])
         stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-        save_grid(stacked[some], COLUMNS, out / f"{group}.png", side=28)
+        write_durably(out / f"{group}.png", grid_png(stacked[some], COLUMNS, side=28))
     assert plan.guarantee is not None
     found = {
         "method": plan.method, "preset": plan.preset, "data": plan.facts.data, "clients": plan.facts.persons,

@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.report import words
 from gswgan.report.charts import epsilon_chart, sample_chart, signal_chart, signal_rows
 from gswgan.report.compare import comparison
@@ -36,10 +36,11 @@ class Page:
     figures: list[Figure]
 
     def write(self, folder: Path, *, private: bool) -> Path:
-        """report.html and figures/ in the folder; what an earlier report left there is replaced."""
+        """report.html and figures/ in the folder, neither of them a link; an earlier report there is replaced."""
+        folder = folder.resolve()  # the user named it; what is inside may be anybody's
         place = folder / "figures"
         for new in (folder, place):
-            new.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+            make_folder(new, private=private and not new.exists())  # the files are closed in any case
         files = {f"{figure.name}.{kind}": getattr(figure, kind) for figure in self.figures for kind in ("png", "svg")}
         for old in place.iterdir():
             if _OURS.fullmatch(old.name) and old.name not in files:

@@ -15,6 +15,7 @@ from gswgan.critics.kernel import KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
 from gswgan.privacy.events import tally
+from gswgan.privacy.filter import with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.synthesizer import load
 from gswgan.training.plan import Plan
@@ -72,6 +73,7 @@ def read_release(path: Path) -> Release:
     _, entries, head = read_ledger(folder.ledger) if cost is not None else ({}, [], "none")
     kept, samples = _draw(folder, plan)
     void = plan.void or stated.get("void")
+    covered, _ = with_repeats(plan.releases(), tally(compose(entries)))
     return Release(
         plan=plan,
         cost=cost,
@@ -81,7 +83,7 @@ def read_release(path: Path) -> Release:
         releases=len(entries),
         repeated=sum(entry.attempt > 0 for entry in entries),
         head=head,
-        caught=None if void or cost is None else caught(compose(entries), cost.neighbours),
+        caught=None if void or cost is None else caught(covered, cost.neighbours),
         embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
         kept=kept,
         samples=samples,

@@ -194,7 +194,7 @@ def not_covered(release: Release) -> list[str]:
     lines = [
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
-        f"What is public: that the data exists, {facts.size}, the names of the classes, the size of the images.",
+        f"What is public: that the data exists, its name, {facts.size}, the names of its classes, the image size.",
         "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
         "Files outside the release, how long the run took, and what its operator saw on the screen.",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import threading
@@ -22,15 +21,16 @@ from gswgan.critics.ranks import Ranks
 from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData, ImageStream
+from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import Streams
-from gswgan.privacy.ledger import append_durably, drop_torn_tail
-from gswgan.privacy.randomness import erase_key, sync_folder
-from gswgan.training.book import enter
+from gswgan.privacy.randomness import erase_key
+from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
 from gswgan.training.captured import Captured, CapturedAround
 from gswgan.training.checkpoint import Checkpoint
+from gswgan.training.entering import enter
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
 from gswgan.training.plan import Facts, Plan
@@ -118,12 +118,15 @@ def run(
             )
         if data is not None and not plan.fits(Facts.of(data)):
             raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+        _remove_asides(folder)
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
         stream = data if isinstance(data, ImageStream) else None
         if stream is not None and not isinstance(plan.critic, KernelSettings):
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
+        if isinstance(data, ImageData) and not isinstance(plan.critic, KernelSettings):
+            check_own_names(data.repeated_names)  # shards and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:
@@ -170,11 +173,19 @@ def run(
     return True
 
 
+def _remove_asides(folder: RunFolder) -> None:
+    """Remove what a process that died was writing; a key is overwritten first."""
+    for path in left_asides(folder.key):
+        erase_key(path)
+    for path in (part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")):
+        path.unlink(missing_ok=True)
+
+
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
-    keys = (folder.key, folder.key.with_name(folder.key.name + ".part"))
+    keys = (folder.key, *left_asides(folder.key))
     spent = [folder.journal, folder.checkpoint, folder.sums, *folder.private.glob(f"{folder.warm_start.stem}*")]
-    spent += [part for place in (folder.private, folder.release) for part in place.glob("*.part")]
+    spent += [part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:
         erase_key(key)
@@ -219,18 +230,17 @@ def make_critic(
         raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
     if data is None and answerer is None:
         raise RunError("data", None, "the data of the plan", "Pass --data.")
-    asked = enter(folder, plan, data)  # into its book, if any, before anything is released
     secret = folder.secret(plan)
+    entered = enter(folder, plan, data, secret)  # into its book, if any, before anything is released
     if data is not None:
         if isinstance(data, ImageStream):
             note("digesting the files of the data")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     tools = Tools(
-        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped, **more
-    )
-    if asked is not None:
-        tools = dataclasses.replace(tools, before_repeat=asked)
+        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped,
+        entered=entered, **more,
+    )  # fmt: skip
     if tools.ranks is not None:  # there is a key now
         root = str(folder.root.absolute())
         tools.ranks.tell(do="begin", root=root, where=tools.ranks.where, device=device.type)

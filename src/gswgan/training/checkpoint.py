@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gswgan.errors import RunError
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import write_durably
 
 FORMAT_VERSION = "3"
 EVERY_SECONDS = 20.0

@@ -20,7 +20,7 @@ from gswgan.data import ImageStream
 from gswgan.privacy import BatchStreams, Contribution, Event, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent
-from gswgan.privacy.ledger import Entry
+from gswgan.training.entering import Entered
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan
 from gswgan.training.run_folder import RunFolder
 
@@ -52,7 +52,7 @@ class Tools:
     device: torch.device
     note: Callable[[str], None]
     stopped: Callable[[], bool]
-    before_repeat: Callable[[Entry], None] = lambda entry: None
+    entered: Entered | None = None  # of a run that has a book
     stream: ImageStream | None = None  # data that stays in its files
     workers: Workers = 1  # that read it
     reading: Callable[[int, int], None] = lambda done, total: None
@@ -62,12 +62,13 @@ class Tools:
     def ledger(self) -> Ledger:
         """The run's ledger. A critic that never asks for it can release nothing, and leaves none."""
         assert self.plan.guarantee is not None
+        entered = self.entered
         return Ledger(
             self.folder.ledger,
             observer=self.plan.guarantee.observer,
             context=self.plan.digest(),
-            journal=self.folder.journal,
-            before_repeat=self.before_repeat,
+            journal=self.folder.journal if entered is None else entered.journal,
+            before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
         )
 
     def mechanism(self, contribution: Contribution, event: BaseEvent) -> GaussianMechanism:

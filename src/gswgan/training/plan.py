@@ -21,13 +21,16 @@ from gswgan.generators.generator import OptimizerSettings
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import named_by_user, write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
 if TYPE_CHECKING:
     from gswgan.training.method import Method
 
 FORMAT_VERSION = 4
+
+MOST_NAMED = 20
+"""Classes that a text names."""
 
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
@@ -79,6 +82,12 @@ class Facts:
             return records
         persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
         return persons if self.persons == self.records else f"{records} of {persons}"
+
+    @property
+    def names(self) -> str:
+        """The first class names, in words; all of them are in the plan."""
+        more = f" and {self.classes - MOST_NAMED:,} more" if self.classes > MOST_NAMED else ""
+        return ", ".join(self.class_names[:MOST_NAMED]) + more
 
     @property
     def pixels(self) -> int:
@@ -239,7 +248,7 @@ class Plan(Draft):
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""
         try:
-            write_durably(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+            write_durably(named_by_user(path), (json.dumps(self.to_json(), indent=1) + "\n").encode())
         except OSError as wrong:
             expected = f"a place that can be written ({wrong.strerror})"
             raise RunError("plan", str(path), expected, "Choose another --save-plan.") from wrong

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import io
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import safetensors.torch
-from PIL import Image
 from torch import nn
 
 from gswgan.errors import LedgerError
 from gswgan.generators.generator import Generator
-from gswgan.generators.sampling import draw_images, grid_of
-from gswgan.privacy import Accountant, PrivacyCost, Streams
+from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
+from gswgan.privacy import PrivacyCost, Streams
 from gswgan.privacy.events import in_words, tally
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
-from gswgan.privacy.randomness import write_durably
+from gswgan.privacy.storage import write_durably
 from gswgan.training.plan import Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
 from gswgan.training.settings import from_plain, to_plain
@@ -33,9 +32,8 @@ def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
     network = generator.released_network()
     kept = [int(label) for label in generator.label_set]
     write_json(folder.model, {"method": plan.method, "labels": kept, "plan": plan.to_json()})
-    picture = io.BytesIO()
-    Image.fromarray(draw_picture(plan, network, kept)).save(picture, "png")
-    write_durably(folder.samples, picture.getvalue())
+    levels = draw_picture(plan, network, kept)
+    write_durably(folder.samples, png_bytes(np.rint(levels).astype(np.uint8)))
     if plan.source is None:  # otherwise the source's privacy.json came with its embedding
         cost = cost_of_ledger(plan, folder)
         observers = read_json(folder.federation, "federation.json") if folder.federation.exists() else {}
@@ -51,12 +49,11 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
     if plan.guarantee is None:
         return None
     _, entries, _ = read_ledger(folder.ledger)
-    total = compose(entries)
-    found, planned = tally(total), plan.releases()
+    found, planned = tally(compose(entries)), plan.releases()
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:
-        epsilon = Accountant(plan.guarantee.neighbours).epsilon(total, plan.guarantee.delta)
+        epsilon = epsilon_with_repeats(planned, found, plan.guarantee.delta, plan.guarantee.neighbours)
         return dataclasses.replace(plan.guarantee, epsilon=max(epsilon, plan.guarantee.epsilon))
     if found != planned:
         raise LedgerError(
@@ -87,12 +84,12 @@ def cost_from_statement(statement: Mapping[str, Any]) -> PrivacyCost | None:
 
 
 def draw_picture(plan: Plan, network: nn.Module, kept: list[int]) -> np.ndarray:
-    """What samples.png shows: a row for each class (of at most 20), the same one every time."""
+    """What samples.png shows, before it is rounded to 8 bits: a row for each class (of at most 20), always the same."""
     labels = np.repeat(np.array(kept[:20]), PICTURE_COLUMNS)
     if plan.facts.classes == 1:
         labels = np.zeros(8 * PICTURE_COLUMNS, np.int64)
     rng = Streams.public(plan.seed).generator("picture")
-    return grid_of(draw_images(network, plan.generator, labels, rng), PICTURE_COLUMNS)
+    return grid_of(draw_levels(network, plan.generator, labels, rng), PICTURE_COLUMNS)
 
 
 def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
@@ -128,12 +125,19 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "Not covered: choices made by looking at the protected data (settings, seeds, which of several runs to",
         "publish), other releases about the same data, and files outside this folder.",
         "",
+        "## Public facts",
+        "",
+        "Published here as they are, without protection; all of them are in model.json:",
+        "",
+        f"- that the data exists, and what it is called: {facts.data}",
+        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s)",
+        f"- {facts.classes} class(es), and their names: {facts.names}",
+        "- the settings of the run, which must have been chosen without looking at the protected data",
+        "",
         "## How it was made",
         "",
         f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
         f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
-        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s), "
-        f"{facts.classes} class(es)",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:

@@ -47,8 +47,8 @@ def recipe(facts: Facts, device: str) -> Recipe:
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
         return Recipe(
-            batch=batch, releases=600, draws=8, width=32, samples=2**17, pretraining=8000, pretraining_batch=512,
-            learning_rate=5e-4, average=0.98,
+            batch=batch, releases=700, draws=8, width=32, samples=2**17, pretraining=8000, pretraining_batch=512,
+            learning_rate=3e-4, average=0.98,
         )  # fmt: skip
     return Recipe(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ import numpy as np
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError
 from gswgan.privacy import Streams
-from gswgan.privacy.randomness import create_key, load_key, sync_folder, write_durably
+from gswgan.privacy.randomness import create_key, load_key
+from gswgan.privacy.storage import check_own, check_private, locked, make_folder, write_durably
 from gswgan.training.plan import Plan
 
 
@@ -47,13 +47,13 @@ class RunFolder:
         *,
         source: dict[str, Any] | None = None,
         origin: RunFolder | None = None,
-        book: dict[str, str] | None = None,
+        book: Path | None = None,
     ) -> RunFolder:
         """A new run with its plan. An existing folder is never written over.
 
         `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost.
-        `book`: the privacy book that the run will enter. The plan is written last: a folder without it is no run yet,
-        and may be made again.
+        `book`: the privacy book that the run will enter; then the key is drawn now, so that a copy or a backup of the
+        folder is the same run. The plan is written last: a folder without it is no run yet, and may be made again.
         """
         folder = cls(root)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
@@ -61,18 +61,19 @@ class RunFolder:
         try:
             if not folder.is_vacant():
                 raise taken
-            for new in (*(path for path in reversed(root.parents) if not path.exists()), root, folder.release):
-                new.mkdir(exist_ok=True)
-                sync_folder(new.parent)
-            folder.private.mkdir(mode=0o700, exist_ok=True)
+            for new in (root, folder.release):
+                make_folder(new)
+            make_folder(folder.private, private=True)
             with folder.locked():
                 if not folder.is_vacant():  # another process was quicker
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
-                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
+                for old in (folder.book, folder.key):  # of a folder that was begun before
+                    old.unlink(missing_ok=True)
                 if book is not None:
-                    write_json(folder.book, dict(book))
+                    write_json(folder.book, {"book": str(book.resolve())})
+                    folder.secret(plan)
                 for name in ("embedding", "ledger", "privacy") if origin is not None else ():
                     write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
@@ -86,7 +87,7 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source, self.book}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.key}
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
@@ -130,34 +131,36 @@ class RunFolder:
         source = read_json(self.source, "the source of the run's data (or pass --data)")
         return {key: value for key, value in source.items() if key != "format_version"}
 
+    def check_ours(self) -> None:
+        """Refuse folders of another user, or in which others can put or read what they should not."""
+        check_own(self.root.resolve())
+        check_own(self.release)
+        check_private(self.private)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time."""
-        try:
-            descriptor = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as wrong:
-            raise RunError("run", str(self.root), f"a run folder that can be written ({wrong.strerror})") from wrong
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as wrong:
-            os.close(descriptor)
-            raise RunError("run", str(self.root), "a run that no other process is working on") from wrong
-        try:
+        """One process at a time, in a folder of this user."""
+        with contextlib.ExitStack() as held:
+            try:
+                self.check_ours()
+                held.enter_context(locked(self.private / "lock", wait=False))
+            except BlockingIOError as wrong:
+                raise RunError("run", str(self.root), "a run that no other process is working on") from wrong
+            except OSError as wrong:
+                raise RunError("run", str(self.root), f"a run folder that can be written ({wrong.strerror})") from wrong
             yield
-        finally:
-            os.close(descriptor)
 
 
 def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
     """Of images, labels and persons as they were read, keyed: nobody without the key can try data against it.
 
-    Of data that stays in its files, the files are digested, and how they are read.
+    Of data that stays in its files, the files are digested, with their classes, and how they are read.
     """
     state = hashlib.blake2b(key=key)
     if isinstance(data, ImageStream):
         state.update(repr(data.reader).encode())
-        for path in data.shards.files():
-            state.update(f"{path.stat().st_size} ".encode())
+        for path, label in data.shards.files():
+            state.update(f"{path.stat().st_size} {label} ".encode())
             with path.open("rb") as file:
                 while piece := file.read(2**20):
                     state.update(piece)

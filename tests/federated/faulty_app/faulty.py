@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from faulty_critic import FaultyCritic
 
-from gswgan.federated.client import Client, client_of
+from gswgan.federated.client import Client
 from gswgan.federated.client_app import make_app
 from gswgan.federated.messages import width
+from gswgan.federated.site import client_of
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Plan
 

@@ -1,0 +1,116 @@
+"""The kernel critic's round by files: no daemon, no network, and no code but what a site installed itself.
+
+    RUN/plan.json        what the operator sends to every site
+    answer.safetensors   what a site sends back: the message of messages.py, with its sums as bytes
+
+Any channel will do: what counts is checked as it is over Flower (round.py), and a site does what it does over Flower
+(client.py): the same plan, cap, ledger and bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from gswgan.errors import FederationError, GswganError
+from gswgan.federated.client import Client
+from gswgan.federated.memory import Memory
+from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, width
+from gswgan.federated.round import Round
+from gswgan.federated.trust import check_one_round, spent, trust_of
+from gswgan.privacy.storage import read_file
+from gswgan.training.plan import Plan
+
+PLAN = "plan.json"
+"""The plan in a run folder, for the sites."""
+
+FORMAT_VERSION = 1
+HEADER = 2**16
+"""Bytes of an answer beside its sums, at the most."""
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that an operator has sent, if it is one for a round by files."""
+    raw = read_file(path, 4 * LARGEST_PLAN, follow_link=True)
+    return check_one_round(plan_of({"plan": raw.decode(errors="replace")}))
+
+
+def who_learns_what(plan: Plan, client: Client) -> list[str]:
+    """What a site's answer shows to whom, and what it costs the site, on a few lines."""
+    assert plan.privacy is not None
+    assert plan.guarantee is not None
+    cost, memory = plan.guarantee, Memory.read(client.home)
+    epsilon = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}"
+    if trust_of(plan) == "trusted-aggregator":
+        lines = [
+            "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",
+            f"public:    {epsilon} for one site zeroed, if the operator adds the noise and publishes nothing else.",
+        ]
+    else:
+        lines = [
+            f"operator:  {epsilon} for one site replaced. It gets this site's class sums with this site's own noise.",
+            "public:    the same; it sees no more than the operator.",
+        ]
+    cap, so_far = memory.cap, memory.spent
+    total = spent((*memory.events, plan.privacy.event), neighbours=cap.neighbours, delta=cap.delta)
+    return [
+        *lines,
+        f"this site: epsilon {so_far:.4g} spent so far, {total:.4g} with one more answer, of {cap.epsilon:g} "
+        f"at delta {cap.delta:g}",
+    ]
+
+
+def write_answer(path: Path, client: Client, plan: Plan) -> None:
+    """The site's answer to this plan as a new file: the ledger's line first, then the answer."""
+    if os.path.lexists(path):
+        raise FederationError("out", str(path), "a file that does not exist yet", "Choose another --out.")
+    fields = answer(client.name, plan, client.sums(plan))
+    sums = np.frombuffer(bytes(fields["sums"]), np.uint8)  # type: ignore[arg-type]
+    told = {"format_version": FORMAT_VERSION, "client": client.name, "plan": plan.digest()}
+    raw = safetensors.numpy.save({"sums": sums}, {"answer": json.dumps(told)})  # one entry: it has no order
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_answer_file(path: Path, plan: Plan) -> Fields:
+    """The message in a file; whether it counts is the round's to say."""
+    raw = read_file(path, 8 * width(plan) + HEADER)
+    try:
+        sums = safetensors.numpy.load(raw)["sums"]
+        told = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["answer"])
+        if told["format_version"] != FORMAT_VERSION or sums.dtype != np.uint8:
+            raise ValueError("another format")
+        return {"client": told["client"], "plan": told["plan"], "sums": sums.tobytes()}
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
+        raise FederationError("answer", path.name[:60], f"an answer of a site ({type(wrong).__name__})") from wrong
+
+
+def take_answers(held: Round, folder: Path) -> Iterator[str]:
+    """Hand every answer in the folder to the round; yields what was refused and why."""
+    if not folder.is_dir():
+        raise FederationError("answers", str(folder), "a folder with the sites' answers", "Check the path.")
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            fields = read_answer_file(path, held.plan)
+        except (GswganError, OSError) as wrong:
+            yield _printable(f"{path.name}: {wrong}")
+            continue
+        node = int.from_bytes(hashlib.blake2b(str(fields["client"]).encode(), digest_size=7).digest(), "little")
+        refused = held.take(fields, node=node, up=path.stat().st_size)
+        if refused is not None and "the same" not in refused:
+            yield _printable(f"{path.name}: {refused}")
+
+
+def _printable(text: str) -> str:
+    """For a terminal: names of files and ids of clients are a stranger's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,109 @@
+"""What a question may cost a site in memory and work: estimated from the plan alone, before anything is allocated.
+
+The estimates are generous (measured peaks are below them) and need no data, so whether a plan is refused for its size
+says nothing about the site's records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gswgan.critics.embedding import CHUNK_ELEMENTS
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.network import KERNEL, CriticShape
+from gswgan.errors import FederationError
+from gswgan.federated.critic_messages import pool_size
+from gswgan.generators import build_network
+from gswgan.training.plan import Plan
+
+GIB, TERA = 2.0**30, 1e12
+
+STEP = 5e9
+"""Multiplications in whose time the smallest critic makes an update: most of it is not multiplying."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that one answer may take: `memory` in GiB, `work` in 10^12 multiplications.
+
+    The defaults let all presets pass; 10^12 multiplications take a core about ten seconds.
+    """
+
+    memory: float = 8.0
+    work: float = 5000.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < 1e9:
+                raise FederationError(name, value, "a number above 0", f"Set {name} in the site's configuration.")
+
+    def check(self, plan: Plan) -> None:
+        """Raise a FederationError that states both figures and the limit if the plan takes more."""
+        needed = {"memory": (memory_of(plan) / GIB, "GiB"), "work": (work_of(plan) / TERA, "x 10^12 multiplications")}
+        for name, (value, unit) in needed.items():
+            if value > (most := getattr(self, name)):
+                raise FederationError(
+                    name, f"{value:.4g} {unit} for one answer", f"at most {most:g}, the limit of this site",
+                    f"Raise {name} in the site's configuration if the plan is wanted.",
+                )  # fmt: skip
+
+
+def memory_of(plan: Plan) -> float:
+    """Bytes that an answer takes at the most, beside the site's own data."""
+    facts, critic = plan.facts, plan.critic
+    assert plan.privacy is not None
+    if isinstance(critic, KernelSettings):
+        frequencies, answer = 20.0 * facts.pixels * critic.features, 96.0 * facts.classes * (critic.features + 1)
+        return frequencies + answer + 32.0 * CHUNK_ELEMENTS
+    shape = _shape(plan)
+    weights = sum(math.prod(size) for size in shape.parameters.values()) + _local_weights(plan)
+    at_once = max(3 * critic.learning_batch, plan.privacy.rows)
+    batches = 16.0 * (pool_size(plan) + plan.privacy.rows) * facts.pixels
+    return 32.0 * weights + 64.0 * at_once * _activations(shape) + batches
+
+
+def work_of(plan: Plan) -> float:
+    """Multiplications of an answer at the most, beside those that grow with the site's own data."""
+    critic = plan.critic
+    if isinstance(critic, KernelSettings):
+        return float(plan.facts.pixels) * critic.features
+    own = 10.0 * critic.learning_batch * _multiplications(_shape(plan)) + STEP
+    local = 10.0 * critic.learning_batch * _local_weights(plan) * plan.facts.image_size**2
+    return critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
+
+
+def _shape(plan: Plan) -> CriticShape:
+    facts = plan.facts
+    return CriticShape(
+        image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+    )
+
+
+def _layers(shape: CriticShape) -> list[tuple[int, int, int]]:
+    """Side after each convolution, its inputs and its outputs."""
+    outputs = [shape.width * 2**layer for layer in range(len(shape.sides) - 1)]
+    return list(zip(shape.sides[1:], [shape.channels, *outputs], outputs))
+
+
+def _activations(shape: CriticShape) -> float:
+    return float(shape.image_size**2 * shape.channels + sum(side**2 * outputs for side, _, outputs in _layers(shape)))
+
+
+def _multiplications(shape: CriticShape) -> float:
+    return float(sum(side**2 * inputs * outputs * KERNEL**2 for side, inputs, outputs in _layers(shape)))
+
+
+def _local_weights(plan: Plan) -> float:
+    """Weights of the generator that a client's warm start trains, counted without allocating them."""
+    if not plan.critic.warm_start:
+        return 0.0
+    settings, facts = dataclasses.replace(plan.generator, spectral_norm=False), plan.facts
+    with torch.device("meta"):
+        network = build_network(
+            settings, classes=facts.classes, channels=facts.channels, image_size=facts.image_size
+        )  # fmt: skip
+    return float(sum(value.numel() for value in network.parameters()))

@@ -1,0 +1,183 @@
+"""A site's node: Flower carries the messages, and only code that the site installed answers them.
+
+A SuperNode by itself runs whatever app (a FAB, a zip of Python files) the SuperLink sends. Here it is started with
+`--isolation process`, which leaves the running of apps to an executor of the site's own, and this process is that
+executor. It takes the messages from the SuperNode's Runtime API on the loopback interface and answers them with the
+client that is installed here (client.py). The app that came with them is never unpacked and never imported; it is
+compared with the one that the installed gswgan has, and if it is another one the message is refused.
+
+The SuperNode knows neither where the records are nor who the client is: both are in the site's file, which this
+process alone reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.error import Error
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from gswgan.errors import FederationError
+from gswgan.federated.client import Client
+from gswgan.federated.client_app import RECORD
+
+APP = Path(__file__).parent / "app"
+POLL = 1.0
+"""Seconds between two looks for a message."""
+
+_SUPERNODE = "from flwr.supernode.cli import flower_supernode; flower_supernode()"
+
+
+def built(app: Path) -> bytes:
+    """The app in this folder as Flower sends it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a library that Flower uses
+        return build_fab_from_disk(app)
+
+
+def check_app(content: bytes) -> None:
+    """Raise a FederationError if this is not, byte for byte, the app of the gswgan that is installed here."""
+    found, ours = (hashlib.sha256(one).hexdigest() for one in (content, built(APP)))
+    if found != ours:
+        raise FederationError(
+            "app", found[:16], f"{ours[:16]}, the app that this site installed: it runs no other",
+            'Run the app of the same version: flwr run "$(gswgan federate app)".',
+        )  # fmt: skip
+
+
+def reply_message(message: Message, app: bytes, client: Client, note: Callable[[str], None]) -> Message:
+    """The client's answer to a message that came with this app. Nothing of the app is run, whatever it is."""
+    try:
+        check_app(app)
+    except FederationError as wrong:
+        note(f"refused: {wrong}")
+        return Message(Error(code=ErrorCode.INVALID_FAB, reason=str(wrong)), reply_to=message)
+    fields = message.content.config_records.get(RECORD, ConfigRecord()) if message.has_content() else ConfigRecord()
+    said: dict[str, Any] = {**client.reply(dict(fields))}
+    note("refused; the reason is in the client's log" if "refused" in said else "answered")
+    return Message(RecordDict({RECORD: ConfigRecord(said)}), reply_to=message)
+
+
+def run_node(config: Mapping[str, Any], client: Client, *, note: Callable[[str], None] = print) -> None:
+    """Start the SuperNode that the site's file describes and answer its messages, until it ends."""
+    with tempfile.TemporaryDirectory(prefix="gswgan-node-") as place:  # mode 0700
+        secret = Path(place) / "secret"
+        secret.touch(mode=0o600)
+        secret.write_bytes(secrets.token_bytes(32))
+        port = _free_port()
+        with _supernode(_command(config, port, secret)) as process:
+            serve(f"127.0.0.1:{port}", secret.read_bytes(), client, lambda: process.poll() is None, note)
+            raise FederationError("supernode", f"exit code {process.returncode}", "a SuperNode that runs", "See above.")
+
+
+def serve(
+    address: str, secret: bytes, client: Client, is_running: Callable[[], bool], note: Callable[[str], None]
+) -> None:
+    """Answer one message after the other while the SuperNode runs."""
+    signed = SuperExecAuthHttpInterceptor(
+        master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    )
+    runtime = _runtime(address, signed)
+    kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]  # of the other kinds a SuperNode has none
+    while is_running():
+        with contextlib.suppress(httpx.HTTPError):  # it is starting, or ending
+            found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
+            if found.HasField("task") and found.token:
+                _answer(_runtime(address, RuntimeTokenHttpInterceptor(found.token)), client, note)
+                continue
+        time.sleep(POLL)
+
+
+def _answer(runtime: RuntimeHttpClient, client: Client, note: Callable[[str], None]) -> None:
+    """Take the message of one task and send the reply."""
+
+    def beat() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        return True
+
+    alive = HeartbeatSender(beat)
+    alive.start()
+    try:
+        message, context, _, fab = pull_task_input(runtime)
+        push_message(runtime, reply_message(message, fab.content, client, note), context)
+        push_task_output(runtime, context, SubStatus.COMPLETED, "")
+    finally:
+        alive.stop()
+        runtime.close()
+
+
+def _runtime(address: str, *interceptors: Any) -> RuntimeHttpClient:
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,  # the loopback interface
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+
+
+def _command(config: Mapping[str, Any], port: int, secret: Path) -> list[str]:
+    """The SuperNode, with its executor outside of it and nothing of the site's in its arguments."""
+    if "superlink" not in config:
+        raise FederationError("site", "no superlink", "host:port of the SuperLink in the site's configuration")
+    command = [
+        sys.executable, "-c", _SUPERNODE, "--isolation", "process", "--superlink", str(config["superlink"]),
+        "--host", "127.0.0.1", "--port", str(port), "--superexec-auth-secret-file", str(secret),
+    ]  # fmt: skip
+    options = {"root-certificates": "--root-certificates", "node-key": "--auth-supernode-private-key"}
+    for name, option in options.items():
+        if name in config:
+            command += [option, str(config[name])]
+    return [*command, "--insecure"] if config.get("insecure") is True else command
+
+
+@contextlib.contextmanager
+def _supernode(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A SuperNode that ends when this process does, however it ends."""
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    prctl, parent_death = ctypes.CDLL(None).prctl, 1
+    process = subprocess.Popen(command, env=environment, preexec_fn=lambda: prctl(parent_death, signal.SIGTERM))
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

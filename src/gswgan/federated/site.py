@@ -1,0 +1,89 @@
+"""What a site's configuration says: who it is, where its records are, whom it trusts, its cap and its limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gswgan.data import ImageData, load_data
+from gswgan.errors import FederationError
+from gswgan.evaluation.choice import choose_clients
+from gswgan.federated.client import Client
+from gswgan.federated.limits import Limits
+from gswgan.federated.memory import Cap
+from gswgan.federated.records import SHAPE
+from gswgan.federated.trust import check_trust
+from gswgan.training.plan import Facts
+
+NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
+OTHERS = (
+    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "judge", "book", "memory", "work",
+    "superlink", "root-certificates", "node-key", "insecure",
+)  # fmt: skip
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A site's configuration file (TOML), not checked yet."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as wrong:
+        raise FederationError(
+            "site", str(path), f"a TOML file that can be read ({wrong})", "Check the path."
+        ) from wrong
+
+
+def check_site(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration if it has all that is needed and nothing that is unknown."""
+    if missing := [name for name in NEEDED if name not in config]:
+        raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
+    if unknown := sorted(set(config) - {*NEEDED, *OTHERS}):
+        raise FederationError("site", str(unknown[0])[:60], f"one of {', '.join((*NEEDED, *OTHERS))}")
+    return dict(config)
+
+
+def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
+    """The client that a site's configuration describes. Its records are read when a plan has been accepted.
+
+    If the records do not belong (min-records, accuracy) the client answers all the same: zeros. `look`: read them now
+    as well, so that whoever starts the client hears what is wrong with them; their shape is what is stated of them.
+    """
+    if missing := [name for name in NEEDED if name not in config]:
+        raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
+    name, book = str(config["client"]), config.get("book")
+    limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
+    cap = Cap(
+        epsilon=float(config["epsilon"]),
+        delta=float(config["delta"]),
+        neighbours=config.get("neighbours", "zeroed"),
+    )
+    keys = {"classes": "classes", "image-size": "image_size", "channels": "channels"}
+    shape = {field: config[key] for key, field in keys.items() if key in config}
+    if look:
+        found = _load(config, name, classes=config.get("classes"), labels=True)
+        shape |= {field: getattr(found, field) for field in SHAPE}
+
+    def read(facts: Facts) -> ImageData:
+        classes = config.get("classes", facts.classes if facts.labelled else None)
+        return _load(config, name, classes=classes, labels=facts.labelled)
+
+    return Client(
+        name, read, Path(str(config["state"])), trust=check_trust(str(config["trust"])), cap=cap, limits=limits,
+        shape=shape, book=None if book is None else Path(str(book)),
+    )  # fmt: skip
+
+
+def _load(config: Mapping[str, Any], name: str, *, classes: int | None, labels: bool) -> ImageData:
+    """The site's records as one person's, without those that do not belong."""
+    data = load_data(
+        str(config["data"]), classes=classes, image_size=config.get("image-size"), channels=config.get("channels"),
+        labels=labels,
+    )  # fmt: skip
+    data = dataclasses.replace(data, persons=np.zeros(data.n, np.int64), person_ids=(name,))
+    return choose_clients(
+        data, min_records=config.get("min-records"), accuracy=config.get("accuracy"), judge=config.get("judge")
+    )

@@ -1,0 +1,83 @@
+"""What the embedding of a release must be like: which plans have one, its noise, and the values that it can hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gswgan.baselines.dp_merf_ae import EmbeddingSettings
+from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.started import KernelStart, StartedSettings
+from gswgan.federated.trust import sum_noise, weight_of_counts
+from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.training.plan import Plan
+
+TAIL = 17.0
+"""No draw of the noise is further out, in standard deviations: its tail probability has 192 bits."""
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedEmbedding:
+    """The embedding that a plan releases."""
+
+    classes: int
+    features: int
+    step: float  # of the grid of the sums
+    weight: float  # of a count in the sums; 0 where the only count is the public number of records
+    noise: tuple[float, float]  # of sums and of counts
+    most: float  # the largest size of a number in a noisy sum
+    records: int
+    names_classes: bool  # whether the generator makes just the classes that its counts tell from the noise
+
+    @property
+    def shapes(self) -> Shapes:
+        """Of every tensor, with its type."""
+        shapes = {"sums": (self.classes, self.features), "counts": (self.classes,), "noise": (2,)}
+        return {name: (shape, torch.float64) for name, shape in shapes.items()}
+
+    def holds(self, embedding: Embedding) -> bool:
+        """Whether all values can have come out of the mechanism: on its grid to the last bit, and not too large."""
+        sums, counts = embedding.sums.numpy(), embedding.counts.numpy()
+        if not self.weight:
+            return self._on_grid(sums, 1.0) and counts.tolist() == [float(self.records)]
+        return self._on_grid(sums, 1.0) and self._on_grid(counts, self.weight)
+
+    def _on_grid(self, values: np.ndarray, weight: float) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is so far off is not on the grid
+            whole = np.rint(values * weight / self.step) * self.step
+            return bool(np.array_equal(whole / weight, values) and (np.abs(whole) <= self.most).all())
+
+
+def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
+    """What the plan's embedding is like; None where it releases none that is kept."""
+    facts, critic, clip = plan.facts, plan.critic, 1.0
+    by_person, draws = False, 1
+    if isinstance(critic, KernelSettings):
+        assert plan.privacy is not None
+        clip, noise, by_person = plan.privacy.clip_norm, sum_noise(facts, plan.privacy), facts.persons is not None
+        features = critic.features
+        if plan.privacy.observer == "server":  # each client added noise of its own
+            draws = facts.persons or 1
+    elif isinstance(critic, KernelStart):
+        noise, features = critic.noise_std, critic.kernel.features
+    elif isinstance(part := getattr(critic, "embedding", None), EmbeddingSettings):
+        noise, features = part.noise_std, part.features
+    else:
+        return None
+    weight = weight_of_counts(plan) if by_person else clip if facts.labelled else 0.0
+    return ExpectedEmbedding(
+        classes=facts.classes,
+        features=features,
+        step=clip * 2.0**-GRID_BITS,
+        weight=weight,
+        noise=(noise, noise / weight if weight else 0.0),
+        most=(facts.persons if by_person and facts.persons else facts.records) * clip + TAIL * noise * math.sqrt(draws),
+        records=facts.records,
+        names_classes=not isinstance(critic, StartedSettings),
+    )

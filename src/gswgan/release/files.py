@@ -1,0 +1,64 @@
+"""The files of a release: which there are, how large each may be, and how a file that nobody vouches for is read."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path
+
+from gswgan.privacy.storage import MAX_JSON_BYTES, read_file
+
+MANIFEST = "manifest.json"
+
+ALWAYS = ("card.md", "generator.safetensors", "ledger.jsonl", "model.json", "privacy.json", "samples.png")
+"""In every release."""
+
+SOMETIMES = ("embedding.safetensors", "federation.json")
+"""Where the plan has one."""
+
+PAGE = "report.html"
+"""The page by `gswgan report`, where there was one when the run was packed. What it says is not checked.
+
+Nothing but these four kinds is ever packed: what is not on these lists may hold anything."""
+
+MOST_BYTES = {
+    MANIFEST: 2**16,
+    "privacy.json": 2**18,
+    "federation.json": 2**18,
+    "model.json": MAX_JSON_BYTES,
+    "card.md": MAX_JSON_BYTES,  # it may name all classes
+    "samples.png": 2**24,
+    PAGE: 2**25,
+    "ledger.jsonl": 2**27,  # 300,000 releases
+    "generator.safetensors": 2**30,
+    "embedding.safetensors": 2**31,
+}
+"""Whatever the plan says. Where it says more, the stage that reads the file compares its size first."""
+
+MOST_LINE = 2**11
+"""Bytes in a line of a ledger."""
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a folder is a packed release, to which nothing can be added."""
+    return (folder / MANIFEST).exists() and (folder / "model.json").exists()
+
+
+def plain_size(path: Path) -> int | None:
+    """The size of a plain file; None for anything else. Nothing is opened, so no pipe or device can hold it up."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def read_plain(path: Path, most: int | None = None) -> bytes:
+    """The content of a plain file of at most so many bytes (without a number: those of its kind)."""
+    return read_file(path, MOST_BYTES[path.name] if most is None else most)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

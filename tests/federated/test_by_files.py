@@ -1,0 +1,192 @@
+"""The kernel critic's round by files: the same bytes as any other round, and nothing that a file can break."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from rounds import answer_all
+from typer.testing import CliRunner
+
+from gswgan.cli.main import app
+from gswgan.data import clients, dirichlet_clients, load_data
+from gswgan.errors import FederationError, GswganError
+from gswgan.federated.client import Client
+from gswgan.federated.memory import Cap, Memory, home_of
+from gswgan.federated.round import Round, create_run
+from gswgan.federated.trust import trust_of
+from gswgan.privacy import randomness
+from gswgan.release.pack import pack
+from gswgan.release.verify import verify
+from gswgan.training.centralized import run
+from gswgan.training.plan import Plan
+from gswgan.training.run_folder import RunFolder
+
+SITES = ("north", "south", "west")
+SAME = ("embedding.safetensors", "generator.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["federate", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key depends on its plan and on whose it is, so that a round can be held twice."""
+    usual = randomness.create_key
+
+    def fixed(path: Path, context: str, *, secret: bytes | None = None) -> Any:
+        whose = path.parent.parent.name if path.parent.name != "private" else "server"
+        return usual(path, context, secret=hashlib.blake2b(f"{context} {whose}".encode(), digest_size=32).digest())
+
+    for module in ("gswgan.federated.client", "gswgan.training.run_folder"):
+        monkeypatch.setattr(f"{module}.create_key", fixed)
+
+
+def sites(root: Path) -> dict[str, Any]:
+    """The digits at three sites, each with a file of its own."""
+    data = dirichlet_clients(load_data("digits"), len(SITES), concentration=100.0, seed=0)
+    found = {name: mine for name, (_, mine) in zip(SITES, clients(data))}
+    for name, mine in found.items():
+        np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
+    return found
+
+
+def planned(root: Path, *options: object) -> Path:
+    (root / "clients.txt").write_text("\n".join(SITES))
+    facts = ("--clients", root / "clients.txt", "--classes", 10, "--image-size", 8, "--steps", 20, "--delta", 1e-5)
+    assert "send" in call("plan", *facts, "--out", root / "RUN", *options)
+    return root / "RUN"
+
+
+def site(root: Path, name: str, trust: str, epsilon: float = 1000.0) -> Path:
+    path = root / f"{name}.toml"
+    path.write_text(
+        f'client = "{name}"\ndata = "{root / name}.npz"\nstate = "{root / "state" / name}"\ntrust = "{trust}"\n'
+        f'epsilon = {epsilon}\ndelta = 1e-5\nclasses = 10\nneighbours = '
+        f'"{"zeroed" if trust == "trusted-aggregator" else "replace-one"}"\n'
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.usefixtures("same_keys")
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path: Path, trust: str):
+    mine = sites(tmp_path)
+    out = planned(tmp_path, "--trust", trust, "--epsilon", 500)
+    (tmp_path / "answers").mkdir()
+    for name in SITES:
+        answer = tmp_path / "answers" / f"{name}.safetensors"
+        shown = call("answer", out / "plan.json", "--site", site(tmp_path, name, trust), "--out", answer)
+        assert ("NO guarantee" in shown) == (trust == "trusted-aggregator")
+        assert "0 spent so far" in shown
+    shown = call("combine", out, tmp_path / "answers", "--device", "cpu")
+    assert "answers:   3 of 3" in shown
+
+    plan = Plan.load(out / "plan.json")
+    assert plan == RunFolder(out).plan()
+    held = Round(create_run(tmp_path / "other", plan, SITES, 600))  # the same round with messages
+    cost = plan.guarantee
+    cap = Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours)
+    homes = {name: Client(name, mine[name], tmp_path / "homes", trust=trust_of(plan), cap=cap) for name in SITES}
+    answer_all(held, homes)
+    held.release()
+    assert run(held.folder, None, device=torch.device("cpu"))
+    for file in SAME:
+        assert (out / "release" / file).read_bytes() == (tmp_path / "other/release" / file).read_bytes(), file
+    for name in SITES:  # also the sites' own books
+        by_files, by_messages = home_of(tmp_path / "state" / name, name), homes[name].home
+        for left, right in zip(sorted(by_files.glob("*/*")), sorted(by_messages.glob("*/*")), strict=True):
+            assert (left.name, left.read_bytes()) == (right.name, right.read_bytes())
+    pack(out, tmp_path / "packed")
+    assert verify(tmp_path / "packed").findings == ()
+
+
+def answered(root: Path, *names: str) -> Path:
+    (root / "answers").mkdir(exist_ok=True)
+    for name in names:
+        answer = root / "answers" / f"{name}.safetensors"
+        call("answer", root / "RUN/plan.json", "--site", site(root, name, "trusted-aggregator"), "--out", answer)
+    return root / "answers"
+
+
+def test_a_site_that_is_missing_is_waited_for_or_counts_as_zero(tmp_path: Path):
+    sites(tmp_path)
+    out = planned(tmp_path, "--epsilon", 500, "--deadline", 1)
+    folder = answered(tmp_path, "north", "south")
+    with pytest.raises(FederationError, match=r"west.*--close"):
+        call("combine", out, folder, "--device", "cpu")
+    assert not RunFolder(out).ledger.exists()
+    (folder / "north.safetensors").unlink()  # it has been taken
+    shown = call("combine", out, folder, "--close", "--device", "cpu")
+    assert "answers:   2 of 3" in shown
+    assert RunFolder(out).is_finished
+    assert "also:" in call("combine", out, folder, "--device", "cpu")  # once more: nothing is released again
+
+
+def test_a_site_answers_within_its_cap_and_the_same_again(tmp_path: Path):
+    sites(tmp_path)
+    out = planned(tmp_path, "--epsilon", 500)
+    low = site(tmp_path, "north", "trusted-aggregator", epsilon=1.0)
+    with pytest.raises(FederationError, match="at most 1, the cap"):
+        call("answer", out / "plan.json", "--site", low, "--out", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(FederationError, match="as this client is set up"):
+        call("answer", out / "plan.json", "--site", low, "--trust", "untrusted-server", "--out", tmp_path / "a")
+    for file in ("a", "b"):
+        call("answer", out / "plan.json", "--site", low, "--epsilon", 600, "--out", tmp_path / file)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    assert len(Memory.read(home_of(tmp_path / "state/north", "north")).events) == 1
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(FederationError, match="does not exist yet"):
+        call("answer", out / "plan.json", "--site", low, "--epsilon", 600, "--out", tmp_path / "link")
+    assert not (tmp_path / "target").exists()
+
+
+def test_bad_records_are_told_to_the_site_and_nothing_is_written(tmp_path: Path):
+    mine = sites(tmp_path)["north"]
+    planned(tmp_path, "--epsilon", 500)
+    np.savez(tmp_path / "north.npz", images=mine.images[:, 0], labels=mine.labels + 3)
+    with pytest.raises(GswganError, match="labels"):
+        answered(tmp_path, "north")
+    assert list((tmp_path / "answers").iterdir()) == []
+    assert not (tmp_path / "state").exists()
+
+
+def as_file(sums: bytes, **told: str) -> bytes:
+    told_json = json.dumps({"format_version": 1, **told})
+    return safetensors.numpy.save({"sums": np.frombuffer(sums, np.uint8)}, {"answer": told_json})
+
+
+def test_files_that_are_no_answers_are_refused_and_do_not_hang(tmp_path: Path):
+    sites(tmp_path)
+    out = planned(tmp_path, "--epsilon", 500)
+    folder = answered(tmp_path, *SITES)
+    honest = (folder / "north.safetensors").read_bytes()
+    os.mkfifo(folder / "pipe.safetensors")
+    (folder / "zero.safetensors").symlink_to("/dev/zero")
+    (folder / "text.safetensors").write_text("no answer")
+    (folder / "cut.safetensors").write_bytes(honest[:-1])
+    (folder / "large.safetensors").write_bytes(honest + bytes(2**20))
+    (folder / "header.safetensors").write_bytes((2**63).to_bytes(8, "little") + honest)
+    sums, digest = safetensors.numpy.load(honest)["sums"], Plan.load(out / "plan.json").digest()
+    (folder / "stranger.safetensors").write_bytes(as_file(sums.tobytes(), client="nobody", plan=digest))
+    loud = (np.frombuffer(sums.tobytes(), "<i4") * 2).tobytes()
+    (folder / "loud.safetensors").write_bytes(as_file(loud, client="north", plan=digest))
+    shown = call("combine", out, folder, "--device", "cpu")
+    for name in ("pipe", "zero", "text", "cut", "large", "header", "stranger", "loud"):
+        assert f"refused:   {name}.safetensors" in shown
+    assert "answers:   3 of 3" in shown
+    for name in ("pipe", "zero"):
+        with pytest.raises(GswganError, match="regular file"):
+            call("answer", folder / f"{name}.safetensors", "--site", tmp_path / "north.toml", "--out", tmp_path / "a")

@@ -1,0 +1,129 @@
+"""A site's node runs only what the site installed: a changed app is refused, and finds nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rounds import make_clients, people, small_plan
+
+pytest.importorskip("flwr")
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from gswgan.data import clients
+from gswgan.errors import FederationError
+from gswgan.federated.client_app import RECORD
+from gswgan.federated.memory import home_of
+from gswgan.federated.messages import question
+from gswgan.federated.node import APP, _command, built, check_app, reply_message
+from gswgan.federated.round import create_run
+from gswgan.federated.trust import make_federated_plan
+from gswgan.privacy.ledger import read_ledger
+from gswgan.training.plan import Facts
+from loopback import Federation, wait
+
+HOSTILE = Path(__file__).parent / "hostile_app"
+DATA = people()
+
+
+def changed(root: Path, name: str, old: str, new: str) -> bytes:
+    """Our app with a change in one file, or a file more."""
+    shutil.copytree(APP, root / name)
+    path = root / name / "pyproject.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    return built(root / name)
+
+
+def test_the_app_that_is_installed_is_accepted_and_any_other_is_not(tmp_path: Path):
+    shutil.copytree(APP, tmp_path / "copy")
+    check_app(built(tmp_path / "copy"))  # as `flwr run` builds it, wherever it lies
+    others = [
+        changed(tmp_path, "client", "gswgan.federated.client_app:app", "hostile:client"),
+        changed(tmp_path, "more", "dependencies = []", 'dependencies = ["hostile"]'),
+        built(HOSTILE),
+        built(APP) + b"\0",
+        b"",
+    ]
+    for other in others:
+        with pytest.raises(FederationError, match="the app that this site installed"):
+            check_app(other)
+
+
+def test_a_message_with_another_app_is_refused_before_the_client_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    plan = small_plan(DATA)
+    client = next(iter(make_clients(tmp_path, DATA, plan).values()))
+    asks, said = RecordDict({RECORD: ConfigRecord(dict(question(plan)))}), list[str]()
+    message = Message(asks, dst_node_id=1, message_type="query")
+    refused = reply_message(message, built(HOSTILE), client, said.append)
+    assert not refused.has_content()
+    assert "the app that this site installed" in refused.error.reason
+    assert "refused" in said[0]
+    assert not list(client.home.glob("*/ledger.jsonl"))
+    answered = reply_message(message, built(APP), client, said.append)
+    assert "sums" in answered.content.config_records[RECORD]
+
+
+def test_nothing_of_the_site_is_in_the_arguments_of_a_process(tmp_path: Path):
+    config = {"client": "alice", "data": "/data/alice.npz", "state": "/var/lib/gswgan", "superlink": "a.example:1"}
+    command = " ".join(_command({**config, "node-key": "k", "root-certificates": "c"}, 5, tmp_path / "secret"))
+    assert "a.example:1" in command
+    assert "--isolation process" in command
+    assert "--insecure" not in command
+    assert not any(word in command for word in ("alice", "/data", "/var/lib", "node-config"))
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    made = Federation(tmp_path, APP)
+    yield made
+    made.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hostile_app_finds_nothing_at_a_pinned_node_and_the_round_with_ours_ends(federation: Federation):
+    root, data = federation.root, people(2)
+    for name, mine in clients(data):
+        np.savez(root / f"{name}.npz", images=mine.images[:, 0], labels=mine.labels)
+    first, second = data.person_ids
+    loot = root / "loot"
+    loot.mkdir()
+    federation.link()
+    federation.pinned_node("pinned", first, trust="untrusted-server", cap=500.0)
+    federation.node("plain", second, trust="untrusted-server", cap=500.0)
+    federation.hold(HOSTILE, loot=str(loot))
+    wait(lambda: (loot / "done").exists(), "the hostile server")
+    found = {path.name for path in loot.iterdir()}
+    assert f"stolen {second}.npz" in found  # the attack works where a SuperNode runs what it is sent
+    assert (loot / f"stolen {second}.npz").read_bytes() == (root / f"{second}.npz").read_bytes()
+    assert f"stolen {first}.npz" not in found
+    assert len([name for name in found if name.startswith("was here")]) == 1  # it ran at the plain node alone
+    (reason,) = (path.read_text() for path in loot.iterdir() if path.name.startswith("refused"))
+    assert "the app that this site installed" in reason
+    home = home_of(root / "state/pinned", first)
+    assert sorted(path.name for path in home.iterdir()) == ["client.json"]  # no ledger, no key: nothing was done
+
+    federation.kill("plain")
+    federation.pinned_node("second", second, trust="untrusted-server", cap=500.0)
+    plan = make_federated_plan(Facts.of(data), trust="untrusted-server", epsilon=500, steps=20)
+    folder = create_run(root / "RUN", plan, data.person_ids, 900.0)
+    federation.hold()
+    wait(lambda: folder.is_finished and not folder.key.exists(), "the end of the run")
+    assert set(json.loads((folder.private / "closed.json").read_text())["answers"]) == {first, second}
+    for name, client in (("pinned", first), ("second", second)):
+        (ledger,) = home_of(root / "state" / name, client).glob("*/ledger.jsonl")
+        assert len(read_ledger(ledger)[1]) == 1
+    counted = json.loads((folder.private / "closed.json").read_text())["answers"]
+    (kept,) = home.glob("*/answer.bin")
+    assert hashlib.sha256(np.frombuffer(kept.read_bytes(), "<i8").tobytes()).hexdigest() == counted[first]
