@@ -74,6 +74,7 @@ class Denoiser(nn.Module):
             weights[name] = nn.Parameter(torch.randn(outputs, inputs) * scale)
         self.weights = nn.ParameterDict(weights)
         waves = 2 * math.pi * 2.0 ** torch.linspace(-2, 3, FREQUENCIES)
+        self.waves: Tensor
         self.register_buffer("waves", waves, persistent=False)
 
     def _describe(self, sizes: list[int]) -> None:
@@ -116,7 +117,7 @@ class Denoiser(nn.Module):
         operations: Operations = PLAIN,
     ) -> Tensor:
         """F of [n, side, side, channels] at ln(noise) / 4, [n]; other `weights` of the same names may be given."""
-        found: Mapping[str, Tensor] = self.weights if weights is None else weights
+        found: Mapping[str, Tensor] = dict(self.weights.items()) if weights is None else weights
         kind = found["enter"].dtype
 
         def product(images: Tensor, name: str, stride: int = 1) -> Tensor:

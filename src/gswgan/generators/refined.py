@@ -48,7 +48,7 @@ class RefinedGenerator(Generator):
 
     def descend_denoiser(self, gradient: Tensor, rate: Tensor, average: float) -> None:
         """One step of Adam with the gradient of all weights, [P]; the average keeps at most `average` of itself."""
-        parameters = list(self.denoised.parameters())
+        parameters: list[Tensor] = list(self.denoised.parameters())
         for parameter, part in zip(parameters, gradient.split([value.numel() for value in parameters])):
             parameter.grad = part.view_as(parameter)
         self._denoiser_rate.copy_(rate)

@@ -74,9 +74,11 @@ class Refined:
         self.settings, self.optimizer, self.kernel, self.mechanism = settings, optimizer, kernel, mechanism
         self.releases, self.device = releases, device
         self._public, self._batches = public, batches
-        self._step, self._gradients, self._descent = -1, None, None
-        self._images = self._labels = torch.zeros(0)
+        self._step = -1
+        self._gradients: Gradients | None = None
+        self._descent: RecordGradients | None = None
         self._pretrain: Captured | None = None
+        self._images = self._labels = torch.zeros(0)
 
     @property
     def moves_generator(self) -> bool:
