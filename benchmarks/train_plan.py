@@ -4,8 +4,8 @@
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
 Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,000 synthetic images against the training
-set, the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST and Fashion-
-MNIST are public, so the figures may be published; on private data they may not.
+set, the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST
+and Fashion-MNIST are public, so the figures may be published; on private data they may not.
 
 A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
 computed in one batch, which is the same mathematics without the network, and the result says so and has what each

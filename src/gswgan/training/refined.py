@@ -15,8 +15,8 @@ from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
 
 SHARE = 0.35
-"""Of the budget that the kernel's release has, about, counted in mu^2 (see training/started.py). At epsilon 10 and 60,000
-records its release alone is at epsilon 5.2, and costs DP-SGD a tenth more noise than one at 3 would."""
+"""Of the budget that the kernel's release has, about, counted in mu^2 (see training/started.py). At epsilon 10 and
+60,000 records its release alone is at epsilon 5.2, and costs DP-SGD a tenth more noise than one at 3 would."""
 
 CLIP = 0.003
 """Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. Adam
