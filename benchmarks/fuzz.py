@@ -148,6 +148,7 @@ def a_file(name: str, read: Callable[[Path], Any]) -> Reader:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+        path.chmod(0o600)  # a key that others can read is refused unread
         return read(path)
 
     return reader

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +34,9 @@ from gswgan.training.planner import make_plan
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
 checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
+os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")  # of these tests, and of what they start
+atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
+
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
 
@@ -81,6 +89,25 @@ def stripes() -> ImageData:
 def key_of(number: int) -> Streams:
     """The streams of a key that is fixed, so that tests repeat."""
     return Streams(number.to_bytes(32, "little"), "plan")
+
+
+@contextlib.contextmanager
+def noise_by_name() -> Iterator[None]:
+    """The noise of a release follows from its name alone: two releases then differ by their exact sums.
+
+    As it must not be in a run, where another sum has other noise.
+    """
+    drawn = Streams.rounded_gaussian
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Streams, "rounded_gaussian", lambda self, *parts: drawn(self, *parts[:-1]))
+        yield
+
+
+@pytest.fixture
+def known_noise() -> Iterator[None]:
+    """For tests that tell exact sums by subtracting two releases."""
+    with noise_by_name():
+        yield
 
 
 @pytest.fixture

@@ -66,6 +66,12 @@ def test_every_claim_names_a_function_and_every_gap_is_there() -> None:
     rows = [row for row in claims if row.startswith("| ")][1:]
     assert len(rows) > 15
     assert all(re.search(FUNCTION, row) for row in rows)
+    attacks = THREATS[THREATS.index("## What was attacked: a server against its clients") :].splitlines()
+    rows = [
+        row for row in attacks[: attacks.index("## What was attacked: whole trainings, kills, files")] if "|" in row
+    ]
+    assert len(rows) > 10
+    assert all(re.search(r"`tests/[\w/]+\.py: test_\w+`", row) for row in rows[2:])
     gaps = THREATS[THREATS.index("## What is not protected") :]
     for gap in (
         "Side channels",

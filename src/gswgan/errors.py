@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError, StorageError
+from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError, StorageError, printable
 
 __all__ = [
     "AuditError",
@@ -17,6 +17,7 @@ __all__ = [
     "PrivacyError",
     "RunError",
     "StorageError",
+    "printable",
     "short",
 ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 import warnings
 import weakref
 from pathlib import Path
@@ -20,16 +19,17 @@ from torch import nn
 from gswgan.critics.embedding import Embedding
 from gswgan.data import make_image_data
 from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError, short
-from gswgan.generators import build_network
+from gswgan.generators import build_network, network_shapes
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.privacy import PrivacyCost
-from gswgan.privacy.storage import make_folder, read_file, write_durably
+from gswgan.privacy.storage import check_file, make_folder, read_file, write_durably
 from gswgan.training.centralized import run
 from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import doubts, make_plan
+from gswgan.training.planner import check_large_delta, doubts, make_plan
 from gswgan.training.publish import cost_from_statement
 from gswgan.training.run_folder import RunFolder, find_release, read_json
 from gswgan.training.settings import check_whole
+from gswgan.training.temporary import temporary_folder
 
 Labels = Literal["uniform", "released"]
 
@@ -77,8 +77,10 @@ class GSWGAN:
         seed: int = 0,
         device: str | None = None,
         insecure_reproducible: bool = False,
+        allow_large_delta: bool = False,
     ) -> None:
-        """`epsilon` and `delta` default to 10 and 1e-5; presets as published (`paper`, `dp-cgan`) have a fixed noise.
+        """`epsilon` defaults to 10, `delta` to 1e-5 (0.1/n from 100,000 records on); a delta of 1/n or more is refused
+        unless `allow_large_delta`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
 
         `method` is GS-WGAN or one of the baselines (docs/baselines.md), which differ in nothing else.
         """
@@ -92,6 +94,7 @@ class GSWGAN:
             "seed": seed,
             "insecure_reproducible": insecure_reproducible,
         }
+        self._allow_large_delta = allow_large_delta
         self._device = pick_device(device)
         self._folder: RunFolder | None = None
         self._network: nn.Module | None = None
@@ -113,12 +116,13 @@ class GSWGAN:
         """
         data = make_image_data(images, labels, classes=classes, persons=persons, image_size=image_size)
         plan = make_plan(Facts.of(data), device=self._device.type, **self._options)
+        check_large_delta(plan, allowed=self._allow_large_delta)
         for doubt in doubts(plan, data):
             warnings.warn(doubt, GswganWarning, stacklevel=2)
         if out is None:
-            temporary = tempfile.mkdtemp(prefix="gswgan-")
-            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
-            out = Path(temporary) / "run"
+            temporary, remove = temporary_folder()
+            weakref.finalize(self, remove)
+            out = temporary / "run"
         folder = RunFolder.create(Path(out), plan)
         if not run(folder, data, device=self._device):
             raise KeyboardInterrupt
@@ -214,13 +218,19 @@ class GSWGAN:
     def _read(self, folder: RunFolder) -> GSWGAN:
         plan = folder.plan()
         facts = plan.facts
-        network = build_network(
-            plan.generator, classes=facts.classes, channels=facts.channels, image_size=facts.image_size
-        )
+        shape = {"classes": facts.classes, "channels": facts.channels, "image_size": facts.image_size}
+        expected = "the weights of a finished run"
         try:
+            check_file(folder.generator)
+            with safetensors.safe_open(folder.generator, framework="pt") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                found = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            if found != {name: tuple(size) for name, (size, _) in network_shapes(plan.generator, **shape).items()}:
+                raise RunError("generator", str(folder.generator), f"{expected}, of the plan's sizes", _FINISHED)
+            network = build_network(plan.generator, **shape)
             network.load_state_dict(safetensors.torch.load_file(folder.generator))
         except (OSError, RuntimeError, safetensors.SafetensorError) as wrong:
-            raise RunError("generator", str(folder.generator), "the weights of a finished run", _FINISHED) from wrong
+            raise RunError("generator", str(folder.generator), expected, _FINISHED) from wrong
         self._folder, self._network = folder, network.eval().to(self._device)
         return self
 

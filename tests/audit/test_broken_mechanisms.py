@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 import gswgan.privacy.mechanism as barrier
 from gswgan.audit.bounds import Family, GaussianFamily, LossFamily, lower_bounds
 from gswgan.audit.step_law import StepLaw
+from gswgan.audit.wiring import made_facts, restated, seed_of
 from gswgan.audit.worst_case import (
-    _exact,
-    _scratch,
-    ensemble_statistics,
+    exact_sums,
     kernel_pairs,
+    kernel_release,
     kernel_scores,
     public_features,
-    real_mechanism,
+    watch_ensemble,
 )
 from gswgan.critics.embedding import embed
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
-from gswgan.privacy import Accountant, GaussianMechanism, Repeated, Sampled, Streams
+from gswgan.privacy import Accountant, GaussianMechanism, Ledger, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
 from gswgan.privacy.mechanism import GRID_BITS, Block, Released
-from gswgan.training.plan import Facts, PrivacySettings
-from gswgan.training.planner import guarantee, make_draft
+from gswgan.training import method as wiring
+from gswgan.training.plan import Facts, Plan, PrivacySettings
+from gswgan.training.planner import guarantee, make_draft, make_plan
 
 DELTA = 1e-5
 FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -52,30 +52,43 @@ def shown(first: np.ndarray, second: np.ndarray, family: Family) -> float:
     return max(free.epsilon, own.epsilon)
 
 
-def kernel_bound(make=real_mechanism, *, features=None, pair: int = 0, trials: int = 30_000) -> float:
+def kernel_plan() -> Plan:
+    """A run of the kernel critic with these settings; the audit lays its own facts over it."""
+    plan = make_plan(made_facts(100, classes=2))
+    return dataclasses.replace(plan, privacy=KERNEL)
+
+
+def run_plan(seed: int) -> Plan:
+    """A run of the ensemble with these settings: a record for each of four small critics."""
+    plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=RUN.releases)
+    return restated(
+        plan,
+        seed=seed,
+        privacy=RUN,
+        critic=dataclasses.replace(plan.critic, width=2),
+        training=dataclasses.replace(plan.training, batch_size=RUN.rows),
+    )
+
+
+def kernel_bound(*, features=None, pair: int = 0, trials: int = 30_000) -> float:
     pairs = kernel_pairs(features or public_features())
-    scores = [
-        kernel_scores(KERNEL, pairs[pair], world, trials, features=features, make_mechanism=make) for world in (1, 2)
-    ]
+    scores = [kernel_scores(kernel_plan(), pairs[pair], world, trials, features=features) for world in (1, 2)]
     return shown(*scores, GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA))
 
 
-def run_bound(make=real_mechanism, *, trials: int = 1000) -> float:
-    law = StepLaw.of(RUN)
+def run_bound(*, trials: int = 1000) -> float:
+    law, steps = StepLaw.of(RUN.event), trials * RUN.releases
     scores = [
-        law.log_ratio(ensemble_statistics(RUN, world, trials, RUN.releases, make_mechanism=make)) for world in (1, 2)
+        law.log_ratio(watch_ensemble(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
+        for world in (1, 2)
     ]
-    return shown(*scores, LossFamily(RUN, RUN.releases))
+    return shown(*scores, LossFamily(RUN.total(), DELTA))
 
 
-def mechanism_of(cls: type[GaussianMechanism]):
-    """`real_mechanism` with another class."""
-
-    def make(privacy: PrivacySettings, streams: Streams, folder: Path) -> GaussianMechanism:
-        real = real_mechanism(privacy, streams, folder)
-        return cls(contribution=privacy.contribution, event=privacy.event, ledger=real.ledger, streams=streams)
-
-    return make
+@pytest.fixture
+def plant(monkeypatch):
+    """Runs are wired with another mechanism."""
+    return lambda cls: monkeypatch.setattr(wiring, "GaussianMechanism", cls)
 
 
 class HalfTheNoise(GaussianMechanism):
@@ -96,6 +109,13 @@ class Twice(GaussianMechanism):
         again = (total + noise) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         counts = None if once.counts is None else (once.counts + again[:, width]) / 2
         return Released(sums=(once.sums + again[:, :width]) / 2, counts=counts)
+
+
+class NoCoins(GaussianMechanism):
+    """Asks everybody in every step."""
+
+    def participants(self, name: str, count: int) -> np.ndarray:
+        return np.arange(count)
 
 
 class ExactCounts(GaussianMechanism):
@@ -158,9 +178,10 @@ def test_no_clip_in_the_ensemble(monkeypatch) -> None:
     assert run_bound(trials=500) > stated_for(RUN)
 
 
-def test_half_the_noise() -> None:
-    assert kernel_bound(mechanism_of(HalfTheNoise)) > stated_for(KERNEL)
-    assert run_bound(mechanism_of(HalfTheNoise)) > stated_for(RUN)
+def test_half_the_noise(plant) -> None:
+    plant(HalfTheNoise)
+    assert kernel_bound() > stated_for(KERNEL)
+    assert run_bound() > stated_for(RUN)
 
 
 def test_the_same_noise_for_all_samples(monkeypatch) -> None:
@@ -187,39 +208,45 @@ def test_the_same_noise_for_all_pixels(monkeypatch) -> None:
 def test_amplification_counted_for_each_sample() -> None:
     """The paper's own accounting, refuted on a tenth of its steps, and the same rule for the Poisson ensemble."""
     paper = make_draft(FACTS, preset="paper").privacy
-    law, steps = StepLaw.of(paper), 2000
+    law, steps = StepLaw.of(paper.event), 2000
     scores = [law.scores(12_000, steps, world, seed=1) for world in (1, 2)]
-    assert 9.993 < shown(*scores, LossFamily(paper, steps)) < stated_for(paper)
+    assert 9.993 < shown(*scores, LossFamily(paper.total(steps), DELTA)) < stated_for(paper)
 
     rare = dataclasses.replace(RUN, rate=0.01, rows=64, releases=200, noise_std=2.0)
     sample = Sampled(rate=rare.rate, event=Gaussian(noise_std=rare.noise_std, sensitivity=2 * rare.clip_norm))
     claimed = Accountant().epsilon(Repeated(event=sample, times=rare.releases * rare.rows), DELTA)
-    scores = [StepLaw.of(rare).scores(6000, rare.releases, world, seed=1) for world in (1, 2)]
-    assert claimed < shown(*scores, LossFamily(rare, rare.releases)) < stated_for(rare)
+    scores = [StepLaw.of(rare.event).scores(6000, rare.releases, world, seed=1) for world in (1, 2)]
+    assert claimed < shown(*scores, LossFamily(rare.total(), DELTA)) < stated_for(rare)
 
 
-def test_released_twice_but_recorded_once() -> None:
-    assert kernel_bound(mechanism_of(Twice)) > stated_for(KERNEL)
+def test_released_twice_but_recorded_once(plant) -> None:
+    plant(Twice)
+    assert kernel_bound() > stated_for(KERNEL)
 
 
-def test_class_counts_without_noise() -> None:
-    assert kernel_bound(mechanism_of(ExactCounts)) > stated_for(KERNEL)
+def test_class_counts_without_noise(plant) -> None:
+    plant(ExactCounts)
+    assert kernel_bound() > stated_for(KERNEL)
 
 
-def holes(make, world: int, trials: int) -> np.ndarray:
+def test_everybody_takes_part_where_coins_are_accounted_for(plant) -> None:
+    plant(NoCoins)
+    assert run_bound() > stated_for(RUN)
+
+
+def holes(world: int, trials: int) -> np.ndarray:
     """How many impossible values of float32 noise a release shows if the data were that of the second world.
 
     torch draws normals in pairs with a radius of sqrt(-2 ln(k 2^-24)), k = 1 .. 2^24. In the tail these circles are
     far apart, and beyond the first there is nothing: only the right exact sum makes every k a whole number.
     """
-    features = RandomFeatures(KernelSettings(features=4096, length_scales=(0.5,)), 1, 4, torch.device("cpu"))
+    features = RandomFeatures(KernelSettings(features=4096, length_scales=(0.5,)), 1, 8, torch.device("cpu"))
     pair = kernel_pairs(features)[0]
-    if_second = _exact(pair.data(2, 1), features, KERNEL)[:, :-1]
+    if_second = exact_sums(pair.data(2, 1), features)[:, :-1]
     scores = []
     for number in range(trials // 50):
-        with _folder() as folder:
-            key = Streams(number.to_bytes(31, "big") + bytes([world]), "audit")
-            released = embed(pair.data(world, 50), features, make(KERNEL, key, folder))
+        seed = seed_of("holes", world, number)
+        released = kernel_release(kernel_plan(), pair.data(world, 50), seed=seed, features=features)
         z = ((released.sums.view(50, *if_second.shape) - if_second) / KERNEL.noise_std).view(50, -1, 2, 8)
         k = 2.0**24 * torch.exp(-z.square().sum(dim=2) / 2)
         checkable = k < 20_000
@@ -228,40 +255,43 @@ def holes(make, world: int, trials: int) -> np.ndarray:
     return np.concatenate(scores).astype(np.float64)
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with _scratch() as name:
-        yield Path(name)
-
-
-def test_float32_noise_whose_tail_is_cut() -> None:
+def test_float32_noise_whose_tail_is_cut(plant) -> None:
     stated = stated_for(KERNEL)
     family = GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA)
-    broken = [holes(mechanism_of(Float32Noise), world, 600) for world in (1, 2)]
-    assert shown(*broken, family) > stated
-    real = [holes(real_mechanism, world, 600) for world in (1, 2)]
+    real = [holes(world, 600) for world in (1, 2)]
     assert shown(*real, family) < stated
+    plant(Float32Noise)
+    broken = [holes(world, 600) for world in (1, 2)]
+    assert shown(*broken, family) > stated
 
 
-def test_one_noise_key_for_two_budgets() -> None:
-    """Two plans, one key: the weighted difference of the releases has no noise at all."""
+def test_one_noise_key_for_two_budgets(tmp_path, monkeypatch) -> None:
+    """One key for two plans: where noise goes by the name alone, the weighted difference of the releases has none."""
     louder = dataclasses.replace(KERNEL, noise_std=3 * KERNEL.noise_std)
     stated = Accountant().epsilon(Composed(events=(KERNEL.event, louder.event)), DELTA)
     features = public_features()
     pair = kernel_pairs(features)[0]
-    direction = _exact(pair.data(1, 1), features, KERNEL) - _exact(pair.data(2, 1), features, KERNEL)
+    direction = exact_sums(pair.data(1, 1), features) - exact_sums(pair.data(2, 1), features)
     copies = 1200
 
-    def scores(world: int, contexts: tuple[str, str]) -> np.ndarray:
+    def scores(world: int) -> np.ndarray:
         seen = []
-        for privacy, context in zip((KERNEL, louder), contexts, strict=True):
-            with _folder() as folder:
-                streams = Streams(bytes([world]) * 32, context)
-                seen.append(embed(pair.data(world, copies), features, real_mechanism(privacy, streams, folder)).sums)
+        for number, privacy in enumerate((KERNEL, louder)):
+            ledger = Ledger(tmp_path / f"{world} {number}", observer="public", context="plan")
+            mechanism = GaussianMechanism(
+                contribution=privacy.contribution,
+                event=privacy.event,
+                ledger=ledger,
+                streams=Streams(bytes([world]) * 32, "plan"),
+            )
+            seen.append(embed(pair.data(world, copies), features, mechanism).sums)
+            ledger.path.unlink()
         exact = (3 * seen[0] - seen[1]) / 2
         return (exact.view(copies, -1) @ direction[:, :-1].flatten()).numpy()
 
     mu = (KERNEL.event.mu**2 + louder.event.mu**2) ** 0.5
     family = GaussianFamily(mu=mu, delta=DELTA)
-    assert shown(scores(1, ("plan", "plan")), scores(2, ("plan", "plan")), family) > stated
-    assert shown(scores(1, ("plan", "other")), scores(2, ("plan", "other")), family) < stated
+    assert shown(scores(1), scores(2), family) < stated
+    announce = barrier.announce
+    monkeypatch.setattr(barrier, "announce", lambda *args: announce(*args) and "no fingerprint")
+    assert shown(scores(1), scores(2), family) > stated

@@ -705,7 +705,7 @@ def test_no_permission(refused: str, line: str, message: str, tmp_path: Path, ru
 
     def guarded(function):
         def call(name, *rest, **options):
-            if Path(os.fsdecode(name) if isinstance(name, bytes) else name).absolute() == path:
+            if not isinstance(name, int) and Path(os.fsdecode(name)).absolute() == path:  # no descriptor
                 raise PermissionError(errno.EACCES, "Permission denied", str(name))
             return function(name, *rest, **options)
 
@@ -713,7 +713,7 @@ def test_no_permission(refused: str, line: str, message: str, tmp_path: Path, ru
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda name, mode: Path(name) != path)
-        for module, name in ((io, "open"), (os, "listdir"), (os, "scandir")):
+        for module, name in ((io, "open"), (os, "open"), (os, "listdir"), (os, "scandir")):
             patch.setattr(module, name, guarded(getattr(module, name)))
         assert call(line, run=run, monkeypatch=monkeypatch) == 2
     assert said(capsys, tmp_path, run) == f"gswgan: {message}\n"
@@ -735,9 +735,9 @@ SINGLE = (
 @pytest.mark.parametrize(
     ("labels", "options", "expected"),
     [
-        (LABELS, "--classes 3 --delta 0.05", [DELTA]),
+        (LABELS, "--classes 3 --delta 0.05 --allow-large-delta", [DELTA]),
         (LABELS * 0 + 1, "--classes 3", [SINGLE]),
-        (LABELS * 0, "--classes 1 --delta 0.05", [DELTA, SINGLE]),
+        (LABELS * 0, "--classes 1 --delta 0.05 --allow-large-delta", [DELTA, SINGLE]),
         (LABELS, "--classes 3 --delta 0.04", []),
     ],
 )
@@ -753,7 +753,7 @@ def test_a_warning_is_said_and_the_run_goes_on(
 
 
 def test_the_same_warnings_in_python() -> None:
-    model = GSWGAN(epsilon=50, delta=0.05, steps=2, device="cpu")
+    model = GSWGAN(epsilon=50, delta=0.05, steps=2, device="cpu", allow_large_delta=True)
     with pytest.warns(GswganWarning) as caught:
         model.fit(IMAGES, LABELS * 0, classes=3)
     assert [str(warning.message) for warning in caught] == [DELTA, SINGLE]

@@ -150,6 +150,18 @@ def test_save_copies_nothing_that_links_point_to(release: Path, home: Path, tmp_
     assert load(tmp_path / "copy", device="cpu").sample(3)[0].shape == (3, 8, 8)
 
 
+@pytest.mark.parametrize("name", ["embedding.safetensors", "ledger.jsonl", "privacy.json", "model.json"])
+def test_retraining_copies_nothing_that_links_point_to(
+    release: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Into a folder that is made to be published."""
+    (release / name).rename(home / name)
+    (release / name).symlink_to(home / name)
+    shown = refused(capsys, "train", "--from", release, "--out", tmp_path / "again", "--steps", 1, "--device", "cpu")
+    assert "not a symbolic link" in shown
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_run_folder_prepared_with_links_is_refused(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,10 +96,10 @@ def load_npz(
         writers=np.array(writers),
         split=np.array(splits),
     )
-    digest = hashlib.md5(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GSWGAN_DATA", str(root))
-        patch.setattr(sources, "FEMNIST_WRITERS", replace(femnist.FEMNIST_WRITERS, md5={path.name: digest}))
+        patch.setattr(sources, "FEMNIST_WRITERS", replace(femnist.FEMNIST_WRITERS, sha256={path.name: digest}))
         return load_data("femnist-writers", split=split, classes=classes)
 
 

@@ -57,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(*mirrors: str) -> Published:
-    return dataclasses.replace(MNIST, mirrors=mirrors, md5={NAME: hashlib.md5(GOOD).hexdigest()})
+    return dataclasses.replace(MNIST, mirrors=mirrors, sha256={NAME: hashlib.sha256(GOOD).hexdigest()})
 
 
 def test_download_verifies_and_caches(server: str, cache: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_given_folder_comes_first_and_is_verified(tmp_path: Path, monkeypatch:
     given.write_bytes(GOOD)
     assert made().file(NAME) == given
     given.write_bytes(GOOD + b"!")
-    with pytest.raises(DataError, match=r"md5 .*published"):
+    with pytest.raises(DataError, match=r"sha256 .*published"):
         made().file(NAME)
 
 
@@ -144,7 +144,7 @@ def test_cache_folder_without_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     [(MNIST, 4, 10), (FASHION_MNIST, 4, 10), (QMNIST_WRITERS, 2, 10), (FEMNIST_WRITERS, 1, 62)],
 )
 def test_tables_are_whole(published: Published, files: int, classes: int) -> None:
-    assert len(published.md5) == len(set(published.md5.values())) == files
-    assert all(len(digest) == 32 for digest in published.md5.values())
+    assert len(published.sha256) == len(set(published.sha256.values())) == files
+    assert all(len(digest) == 64 for digest in published.sha256.values())
     assert len(set(published.class_names)) == classes
     assert all(mirror.endswith("/") for mirror in published.mirrors)

@@ -270,8 +270,8 @@ def _made_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     for name, known in (("MNIST", download.MNIST), ("QMNIST_WRITERS", download.QMNIST_WRITERS)):
         (root / known.folder).mkdir()
         paths = [write_idx(root / known.folder / file, array) for file, array in files[known.folder].items()]
-        md5 = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in paths}
-        monkeypatch.setattr(sources, name, dataclasses.replace(known, md5=md5))
+        sha256 = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+        monkeypatch.setattr(sources, name, dataclasses.replace(known, sha256=sha256))
     monkeypatch.setenv("GSWGAN_DATA", str(root))
     return table
 
@@ -291,7 +291,7 @@ def test_made_mnist_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DataError, match="--group-by out"):
         load_data("mnist-writers", group_by=WRITERS)
     (tmp_path / "qmnist_writers" / "qmnist-train-labels-idx2-int.gz").write_bytes(b"other")
-    with pytest.raises(DataError, match="md5"):
+    with pytest.raises(DataError, match="sha256"):
         load_data("mnist-writers")
 
 

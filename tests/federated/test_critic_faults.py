@@ -147,9 +147,9 @@ def test_a_wrong_answer_counts_as_no_answer_and_is_logged(tmp_path: Path, withou
     assert len(log(tmp_path / "run")) == len(NAMES) + len(silent)
 
 
-def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(
-    tmp_path: Path, without: np.ndarray
-):
+@pytest.mark.usefixtures("known_noise")
+def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(tmp_path: Path):
+    without = released(tmp_path / "without", Answers(others()))
     moved = released(tmp_path / "honest", Answers(honest())) - without
     block = unpack_block(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
     assert np.abs(moved - block).max() < 1e-4  # the mean is in float32
@@ -179,6 +179,7 @@ def test_a_node_answers_for_one_client(tmp_path: Path, without: np.ndarray):
     assert later._nodes == {node: name for node, name in enumerate(carrier.replies)}
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path: Path):
     nobody = released(tmp_path / "nobody", Answers({}))
     assert 0.9 < nobody.std() / KNOWN.privacy.noise_std < 1.1  # a round of nobody still releases

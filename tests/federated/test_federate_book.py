@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,14 @@ def test_a_run_of_clients_resumes_in_its_book_once(tmp_path: Path, book: Book):
     assert len(again(book).runs) == 1  # before anybody was asked
     federate(tmp_path / "run", plan, critic_clients(tmp_path / "state", plan), resume=True)
     assert len(again(book).runs) == 1
+
+
+def test_a_plan_that_states_less_than_it_costs_asks_nobody(tmp_path: Path):
+    plan = small_plan(DATA, epsilon=10)
+    plan = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=plan.privacy.noise_std / 20))
+    held = Round(create_run(tmp_path / "run", plan, DATA.person_ids, 600))
+    with pytest.raises(PlanError, match="states less than it costs"), held.held():
+        pytest.fail("asked")
+    with pytest.raises(PlanError, match="states less than it costs"):
+        held.release()
+    assert not held.folder.ledger.exists()

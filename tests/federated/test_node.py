@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 from rounds import make_clients, people, small_plan
 
 pytest.importorskip("flwr")
+import httpx
+import uvicorn
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -21,7 +25,7 @@ from gswgan.errors import FederationError
 from gswgan.federated.client_app import RECORD
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import question
-from gswgan.federated.node import APP, _command, built, check_app, reply_message
+from gswgan.federated.node import APP, _command, _free_port, _runtime, _signed, built, check_app, reply_message
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import make_federated_plan
 from gswgan.privacy.ledger import read_ledger
@@ -81,6 +85,36 @@ def test_nothing_of_the_site_is_in_the_arguments_of_a_process(tmp_path: Path):
     assert "--isolation process" in command
     assert "--insecure" not in command
     assert not any(word in command for word in ("alice", "/data", "/var/lib", "node-config"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that serve Flower's API
+def test_who_does_not_know_the_executors_secret_gets_no_message():
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supernode.main import create_app
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    state = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+    port, ask = _free_port(), AcquireTaskRequest(supported_task_types=["flwr-clientapp"])
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(state, superexec_auth_secret=b"known"), host="127.0.0.1", port=port)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait(lambda: server.started or not thread.is_alive(), "the Runtime API")
+    assert server.started
+    try:
+        for secret in (None, b"guessed", b"known"):
+            extra = [] if secret is None else [_signed(secret)]
+            with contextlib.closing(_runtime(f"127.0.0.1:{port}", *extra)) as runtime:
+                if secret == b"known":
+                    assert not runtime.AcquireTask(ask).token  # there is no message, and it is told so
+                else:
+                    with pytest.raises(httpx.HTTPStatusError, match="401"):
+                        runtime.AcquireTask(ask)
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def test_the_rounds_equal_the_centralized_ensemble_step_by_step(tmp_path: Path, 
     assert central_folder.ledger.read_bytes() == folder.ledger.read_bytes()
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_critics_in_one_batch_and_at_their_clients_judge_alike(tmp_path: Path):
     plan = critic_plan(rate=0.4, epsilon=10, insecure_reproducible=True)
     central, _, remote, _ = _both(tmp_path, plan)

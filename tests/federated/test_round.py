@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -14,6 +15,7 @@ import pytest
 import torch
 from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
 
+from conftest import noise_by_name
 from gswgan.critics.embedding import Embedding
 from gswgan.errors import PlanError, RunError
 from gswgan.federated import round as module
@@ -47,14 +49,18 @@ def replies() -> dict[str, dict[str, str | bytes]]:
         return {name: client.reply(question(KNOWN)) for name, client in those.items()}
 
 
-def released(root: Path, *then: dict[str, object], but: str = "") -> np.ndarray:
-    """The release, with known noise, of a round in which everybody answers, `but` not, and `then` more comes in."""
+def released(root: Path, *then: dict[str, object], but: str = "", by_name: bool = True) -> np.ndarray:
+    """The release, with known noise, of a round in which everybody answers, `but` not, and `then` more comes in.
+
+    The noise follows from the name alone, so that releases can be subtracted; or it is a run's own.
+    """
     held = make_round(root, DATA, KNOWN)
     for node, (name, fields) in enumerate(replies().items()):
         assert name == but or held.take(fields, node=node) is None
     for node, fields in enumerate(then):
         held.take(fields, node=1000 + node)
-    held.release()
+    with noise_by_name() if by_name else contextlib.nullcontext():
+        held.release()
     return flat(held.folder)
 
 
@@ -94,6 +100,8 @@ def test_privacy_json_and_the_card_state_both_observers(tmp_path: Path):
         else:
             assert found == [("server", "replace-one"), ("public", "replace-one")]
             assert told["open_to"] == []
+            (only,) = (one for one in told["assumed"] if "code that it installed itself" in one)
+            assert f"- assumed: {only}" in card  # epsilon towards the server rests on it
         assert told["epsilon"] == told["guarantees"][0]["epsilon"] >= plan.guarantee.epsilon
         header, entries, _ = read_ledger(held.folder.ledger)
         assert header["observer"] == plan.guarantee.observer
@@ -212,14 +220,16 @@ def test_a_server_that_comes_back_keeps_the_deadline(tmp_path: Path, monkeypatch
 def test_clients_that_never_answer_count_as_zero_and_a_round_of_nobody_still_releases(tmp_path: Path):
     plan = KNOWN
     nobody = make_round(tmp_path / "nobody", DATA, plan)
-    nobody.release()
+    with noise_by_name():
+        nobody.release()
     noise = flat(nobody.folder)
     assert 0.7 < noise.std() / plan.privacy.noise_std < 1.4
     everybody = make_clients(tmp_path / "state", DATA, plan, insecure=True)
     some = {name: everybody[name] for name in ("person 02", "person 09")}
     held = make_round(tmp_path / "some", DATA, plan)
     answer_all(held, some)
-    held.release()
+    with noise_by_name():
+        held.release()
     rows = sum(np.frombuffer(client.sums(plan), "<i4").astype(np.int64) for client in some.values())
     assert flat(held.folder) - noise == pytest.approx(rows * (plan.privacy.clip_norm / UNIT), abs=1e-12)
 
@@ -269,7 +279,7 @@ def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_server_that_is_killed_goes_on_and_releases_once(tmp_path: Path, graves: Path, place: str):
     plan = KNOWN
-    straight = released(tmp_path / "run")
+    straight = released(tmp_path / "run", by_name=False)
     held = Round(RunFolder(graves / place / "run"))
     assert len(held.answered) == (5 if place == "in the round" else 12)
     those = make_clients(graves / place / "state", DATA, plan, insecure=True)

@@ -163,7 +163,7 @@ def test_a_node_that_was_asked_as_one_client_cannot_answer_as_another():
     carrier.ask(("a", "b"), {"round": "1"}, lambda fields, **more: taken.append(fields))
     by = {fields["client"]: fields for fields in taken}
     assert by["b"] == {"client": "b", "answer": "yes"}
-    assert by["a"] == {"client": "a", "refused": "node 11 was asked as a, answers as b"}
+    assert by.get("a") == {"client": "a", "refused": "node 11 was asked as a, answers as b"}
 
 
 def test_a_question_that_got_lost_is_asked_again_after_a_while_and_a_silent_client_ends_with_the_round():

@@ -161,6 +161,7 @@ def test_a_key_serves_one_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"secret": "zz", "context": "plan"}'])
 def test_a_damaged_key_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
+    (tmp_path / "key").chmod(0o600)
     with pytest.raises(PrivacyError):
         load_key(tmp_path / "key", "plan")
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from packed import repack
 from typer.testing import CliRunner
 
 from conftest import tiny_images
@@ -17,6 +19,7 @@ from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.started import StartedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
+from gswgan.release.verify import verify
 from gswgan.training.centralized import run
 from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.plan import Facts, Plan
@@ -31,6 +34,9 @@ CENTRALIZED = [
     if name != "gan" and not (name == "gswgan" and load_preset(preset).get("federated"))
 ]  # fmt: skip
 """The other ones are `gan`, without a guarantee, and a run of clients (`rounds-published` of test_verify.py)."""
+
+
+WITH_EMBEDDING = [("gswgan", "default"), ("gswgan", "ensemble"), ("dp-merf", "default"), ("dp-merf-ae", "default")]
 
 
 def small_data(method: str, preset: str) -> ImageData:
@@ -70,6 +76,13 @@ def test_it_is_trained_packed_and_verified(method: str, preset: str, tmp_path: P
     verified = CliRunner().invoke(app, ["verify", str(tmp_path / "run-release")])
     assert verified.exit_code == 0, verified.output
     assert "\nVERIFIED" in verified.output
+    kept = tmp_path / "run-release" / "embedding.safetensors"
+    assert kept.exists() == ((method, preset) in WITH_EMBEDDING)
+    if kept.exists():  # the noise that it says it has is the plan's
+        tensors = safetensors.torch.load_file(kept)
+        tensors["noise"][1] /= 10
+        kept.write_bytes(safetensors.torch.save(tensors, {"format_version": "1"}))
+        assert "on its counts" in str(verify(repack(tmp_path / "run-release")).findings)
 
 
 def test_a_gan_without_a_guarantee_is_refused_in_words(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_refused_run_has_released_nothing_and_cannot_go_on_without_its_book(bo
     with pytest.raises(RunError, match="a privacy book"):
         run(folder, DATA, device=CPU)
     assert sorted(path.name for path in folder.release.iterdir()) == ["model.json"]
-    assert sorted(path.name for path in folder.private.iterdir()) == ["book.json", "key.json", "lock"]
+    assert sorted(path.name for path in folder.private.iterdir()) == ["book.json", "key.json", "lock", "owner.json"]
 
 
 def test_a_repeated_release_is_entered_before_it_happens_or_refused(book: Book, tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rounds import make_clients, people, small_plan
 
 import survival
 from conftest import tiny_images, tiny_plan
 from gswgan import GSWGAN
 from gswgan.errors import GswganError, StorageError
+from gswgan.federated.client import home_of
 from gswgan.training.centralized import run
 from gswgan.training.run_folder import RunFolder
 from survival import Died, Faults
@@ -142,6 +144,25 @@ def test_a_run_of_another_user_does_not_go_on(tmp_path: Path, name: str) -> None
         run(folder, DATA, device=CPU)
     os.chown(folder.root / name, 0, 0)
     assert run(folder, DATA, device=CPU)
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+def test_a_clients_home_that_somebody_prepared_is_refused(tmp_path: Path, how: str) -> None:
+    data = people(12)
+    asked = small_plan(data)
+    home = home_of(tmp_path / "state", data.person_ids[0])
+    home.parent.mkdir()
+    if how == "link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        home.symlink_to(tmp_path / "theirs")
+    else:
+        home.mkdir(mode=0o700)
+        os.chown(home, NOBODY if how == "owner" else 0, -1)
+        home.chmod(0o755 if how == "mode" else 0o700)
+    with pytest.raises(StorageError, match=r"owner 65534|mode 0755|not a symbolic link"):
+        make_clients(tmp_path / "state", data, asked)
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_what_a_dead_process_was_writing_is_removed(tmp_path: Path) -> None:

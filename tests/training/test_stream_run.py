@@ -51,7 +51,8 @@ def test_the_release_is_the_one_of_the_data_in_memory(tmp_path: Path, found: Ima
     assert told == [(done, 120) for done in (0, 30, 60, 90, 120)]
     assert not folder.sums.exists()  # private, and of no further use
     assert json.loads(folder.left_out.read_text())["left_out"] == 0
-    assert {path.name for path in folder.private.iterdir()} <= {"lock", "metrics.jsonl", "data.json", "left_out.json"}
+    kept = {"lock", "owner.json", "metrics.jsonl", "data.json", "left_out.json"}
+    assert {path.name for path in folder.private.iterdir()} <= kept
 
 
 def test_a_stop_and_a_crash_in_the_pass_cost_nothing(

@@ -18,9 +18,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from gswgan.privacy import Accountant, Composed, DrawnOne, Event, Gaussian
+from gswgan.privacy import Accountant, Composed, DrawnOne, Event, Gaussian, Repeated
 from gswgan.privacy.accountant import drawn_one_loss, visible_draw_epsilon
-from gswgan.training.plan import PrivacySettings
+from gswgan.privacy.events import Laplace, tally, unsampled
 
 Scores = NDArray[np.float64]
 
@@ -160,13 +160,12 @@ class GaussianFamily:
 
 
 class LossFamily:
-    """Sampled releases: the curve of the privacy-loss distribution, which rounds against us on both sides.
+    """Any releases: the curve of their privacy-loss distribution, which rounds against us on both sides."""
 
-    Before them there may have been one of everybody, `start`; the noise scale is that of all.
-    """
-
-    def __init__(self, privacy: PrivacySettings, steps: int, start: Gaussian | None = None) -> None:
-        self._privacy, self._steps, self._start = privacy, steps, start
+    def __init__(self, total: Event, delta: float) -> None:
+        """`total`: what is audited, under one neighbouring relation; the noise scale is that of all its releases."""
+        self._total, self._delta = total, delta
+        self._neighbours = unsampled(next(iter(tally(total)))).neighbours
         self._epsilons = np.linspace(0.0, 25.0, 101)
         self._known: dict[float, NDArray[np.float64]] = {}
 
@@ -180,27 +179,36 @@ class LossFamily:
 
     def epsilon(self, scale: float) -> float:
         """Epsilon at the plan's delta."""
-        privacy = self._scaled(scale)
-        if isinstance(privacy.event, DrawnOne):
-            return float(drawn_one_loss(privacy.event, self._steps).get_epsilon_for_delta(privacy.delta))
-        return Accountant(privacy.neighbours).epsilon(self._total(scale), privacy.delta)
+        drawn = self._drawn_one(scale)
+        if drawn is not None:
+            return float(drawn_one_loss(*drawn).get_epsilon_for_delta(self._delta))
+        return Accountant(self._neighbours).epsilon(scale_noise(self._total, scale), self._delta)
 
-    def _total(self, scale: float) -> Event:
-        steps = self._scaled(scale).total(self._steps)
-        if self._start is None:
-            return steps
-        return Composed(events=(replace(self._start, noise_std=self._start.noise_std * scale), steps))
-
-    def _scaled(self, scale: float) -> PrivacySettings:
-        return replace(self._privacy, noise_std=self._privacy.noise_std * scale)
+    def _drawn_one(self, scale: float) -> tuple[DrawnOne, int] | None:
+        """The paper's draw and how often it is made, where that is all there is: it has a curve of its own."""
+        (event, times), *others = tally(scale_noise(self._total, scale)).items()
+        return (event, times) if isinstance(event, DrawnOne) and not others else None
 
     def _deltas(self, scale: float) -> NDArray[np.float64]:
         if scale not in self._known:
-            privacy = self._scaled(scale)
-            if isinstance(privacy.event, DrawnOne):
-                loss = drawn_one_loss(privacy.event, self._steps)
-                self._known[scale] = np.asarray(loss.get_delta_for_epsilon(self._epsilons))
+            drawn = self._drawn_one(scale)
+            if drawn is not None:
+                found = np.asarray(drawn_one_loss(*drawn).get_delta_for_epsilon(self._epsilons))
             else:
-                accountant = Accountant(privacy.neighbours)
-                self._known[scale] = accountant.delta(self._total(scale), self._epsilons)
+                accountant = Accountant(self._neighbours)
+                found = accountant.delta(scale_noise(self._total, scale), self._epsilons)
+            self._known[scale] = found
         return self._known[scale]
+
+
+def scale_noise(total: Event, scale: float) -> Event:
+    """The same releases with all noise multiplied by `scale`."""
+    if isinstance(total, Composed):
+        return Composed(events=tuple(scale_noise(part, scale) for part in total.events))
+    if isinstance(total, Repeated):
+        return replace(total, event=scale_noise(total.event, scale))
+    if isinstance(total, Gaussian):
+        return replace(total, noise_std=total.noise_std * scale)
+    if isinstance(total, Laplace):
+        return replace(total, scale=total.scale * scale)
+    return replace(total, event=replace(total.event, noise_std=total.event.noise_std * scale))

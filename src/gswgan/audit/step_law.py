@@ -1,8 +1,8 @@
-"""What one step of the ensemble shows about the changed critic, as one number: the sufficient statistic.
+"""What one release shows about the changed record, as one number: the sufficient statistic.
 
-The worst neighbours move one critic's whole block from -v to v, with |v| = C sqrt(B). Along v, in units of the
-noise, a release is a normal number around a mean that tells whether the critic took part, and with which block;
-across v it is noise alone. A test ties these laws to the real code path.
+The worst neighbours move one contribution (a critic's whole block, a record's gradient, a voter's votes) from -v to v.
+Along v, in units of the noise, a release is a normal number around a mean that tells whether the contributor took part,
+and with which contribution; across v it is noise alone. The audit ties these laws to real runs (`wiring.Observed`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gswgan.training.plan import PrivacySettings
+from gswgan.privacy import DrawnOne, Sampled
+from gswgan.privacy.events import BaseEvent, gaussian_of
 
 AT_ONCE = 2**20
 """Numbers drawn at a time by one thread."""
@@ -32,12 +33,13 @@ class StepLaw:
     size: float  # mean size when it does: +size in the first world, -size in the second
 
     @classmethod
-    def of(cls, privacy: PrivacySettings) -> StepLaw:
-        """The law of the plan's worst neighbours."""
-        size = privacy.contribution.sensitivity("zeroed") / privacy.noise_std
-        if privacy.sampling == "one":
-            return cls(rate=1 / (privacy.shards or 1), out=-size, size=size)
-        return cls(rate=privacy.rate, out=0.0, size=size)
+    def of(cls, event: BaseEvent) -> StepLaw:
+        """The law of the worst neighbours of one release under replace-one, from -v to v."""
+        gaussian = gaussian_of(event)
+        size = gaussian.mu / 2
+        if isinstance(event, DrawnOne):
+            return cls(rate=1 / event.count, out=-size, size=size)
+        return cls(rate=event.rate if isinstance(event, Sampled) else 1.0, out=0.0, size=size)
 
     def draw(self, shape: tuple[int, int], world: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Statistics [trials, steps] of world 1 or 2."""

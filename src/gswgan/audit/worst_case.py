@@ -1,4 +1,4 @@
-"""Worst-case neighbours on tiny images, driven through the real code path: features, clip, sum, ledger, noise.
+"""Worst-case neighbours of GS-WGAN's own critics, driven through the wiring of a real run.
 
 The attacker knows everything but the changed record and the run's key: the other records, the features, the shards.
 What they see is what leaves the barrier, projected on the one direction that tells the worlds apart.
@@ -6,60 +6,57 @@ What they see is what leaves the barrier, projected on the one direction that te
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.audit.step_law import StepLaw
-from gswgan.critics.embedding import embed
+from gswgan.audit.wiring import (
+    CPU,
+    GREY,
+    NOISE,
+    SIDE,
+    Observed,
+    Statistics,
+    Watch,
+    made_data,
+    made_facts,
+    observed,
+    opinion,
+    restated,
+    seed_of,
+    wired,
+)
+from gswgan.critics.embedding import Embedding
 from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.network import CriticShape
+from gswgan.critics.started import StartedSettings
 from gswgan.data import ImageData
-from gswgan.errors import AuditError
+from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
-from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.participation import expected_participants
-from gswgan.training.plan import PrivacySettings
+from gswgan.training.plan import Facts, Plan
 
-Scores = NDArray[np.float64]
-MakeMechanism = Callable[[PrivacySettings, Streams, Path], GaussianMechanism]
 Features = Callable[[Tensor], Tensor]
 
-SIDE = 4
 CLASSES = 2
-CPU = torch.device("cpu")
 COPIES = 2000
 """Trials in one release of the kernel audit: copies of the tiny data set, each with classes of its own."""
 
+FEATURES = KernelSettings(features=32, length_scales=(0.5,))
+"""The product's random features, few of them: the mechanism does not depend on how many there are."""
+
 SHARDS = 4
-"""Critics in the real trials of the ensemble: how many others there are changes nothing along the direction."""
+"""Critics in the real steps of the ensemble: how many others there are changes nothing along the direction."""
 
-
-def real_mechanism(privacy: PrivacySettings, streams: Streams, folder: Path) -> GaussianMechanism:
-    """The barrier as a run builds it: event and contribution of the plan, a ledger on the disk, a key."""
-    ledger = Ledger(folder / "ledger.jsonl", observer=privacy.observer, context=streams.context)
-    return GaussianMechanism(contribution=privacy.contribution, event=privacy.event, ledger=ledger, streams=streams)
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the trials' ledgers: in memory where there is such a place, since every line is flushed."""
-    memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="gswgan-audit-", dir=memory if os.access(memory, os.W_OK) else None)
-
-
-def _key(*name: object) -> Streams:
-    """A run's key for each batch of trials; from the audit's seed, since no private data is at stake."""
-    return Streams(hashlib.blake2b(repr(name).encode(), digest_size=32).digest(), "audit")
+QUIET = 2.5
+"""The critic's block over the noise in the real steps: so little noise that a wrong rate of participation shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +85,8 @@ class KernelPair:
 
 
 def public_features() -> RandomFeatures:
-    """The product's random features, few of them: the mechanism does not depend on how many there are."""
-    return RandomFeatures(KernelSettings(features=32, length_scales=(0.5,)), 1, SIDE, CPU)
+    """The features that the kernel's runs release."""
+    return RandomFeatures(FEATURES, 1, SIDE, CPU)
 
 
 def kernel_pairs(features: Features) -> tuple[KernelPair, ...]:
@@ -105,117 +102,127 @@ def kernel_pairs(features: Features) -> tuple[KernelPair, ...]:
 
 
 def kernel_scores(
-    privacy: PrivacySettings,
-    pair: KernelPair,
-    world: int,
-    trials: int,
-    *,
-    seed: int = 0,
-    features: Features | None = None,
-    make_mechanism: MakeMechanism = real_mechanism,
-) -> Scores:
-    """Projections of real releases (`embed`) on the difference of the two worlds; a linear likelihood ratio."""
-    features = features or public_features()
-    directions = [_exact(pair.data(number, 1), features, privacy) for number in (1, 2)]
-    direction = directions[0] - directions[1]
+    plan: Plan, pair: KernelPair, world: int, trials: int, *, seed: int = 0, features: Any = None
+) -> Statistics:
+    """Projections of real releases on the difference of the two worlds; a linear likelihood ratio.
+
+    Each batch of trials is a run of its own with the plan's privacy settings. `features`: in place of the run's.
+    """
+    shown = features or public_features()
+    direction = exact_sums(pair.data(1, 1), shown) - exact_sums(pair.data(2, 1), shown)
     scores = []
-    with _scratch() as temporary:
-        for number, start in enumerate(range(0, trials, COPIES)):
-            folder = Path(temporary) / str(number)
-            folder.mkdir()
-            copies = min(COPIES, trials - start)
-            mechanism = make_mechanism(privacy, _key(seed, pair.name, world, number), folder)
-            released = embed(pair.data(world, copies), features, mechanism)  # type: ignore[arg-type]
-            counts = released.counts * mechanism.contribution.clip_norm
-            seen = torch.cat([released.sums, counts[:, None]], dim=1).view(copies, -1)
-            scores.append((seen @ direction.flatten()).numpy())
-            _check_ledger(mechanism, 1)
+    for number, start in enumerate(range(0, trials, COPIES)):
+        copies = min(COPIES, trials - start)
+        released = kernel_release(
+            plan, pair.data(world, copies), seed=seed_of(seed, pair.name, world, number), features=features
+        )
+        seen = torch.cat([released.sums, released.counts[:, None]], dim=1).view(copies, -1)
+        scores.append((seen @ direction.flatten()).numpy())
     return np.concatenate(scores)
 
 
-def _exact(data: ImageData, features: Features, privacy: PrivacySettings) -> Tensor:
+def kernel_release(plan: Plan, data: ImageData, *, seed: int, features: Any = None) -> Embedding:
+    """The embedding that a run of the plan's privacy settings on this data leaves in its folder."""
+    run = restated(plan, seed=seed, facts=Facts.of(data), critic=FEATURES)
+    with wired(run, data) as real:
+        if features is not None:
+            real.critic.features = features
+        with contextlib.suppress(RunError):  # no class has enough records: training would end here
+            real.critic.prepare(data)
+        real.check_ledger([run.privacy.event])  # type: ignore[union-attr]
+        return Embedding.load(real.folder.embedding)
+
+
+def exact_sums(data: ImageData, features: Features) -> Tensor:
     """Class sums of (phi, 1) without noise, as the attacker computes them: [L, D + 1] in float64."""
-    assert data.labels is not None
+    labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
     rows = features(torch.from_numpy(data.images).to(torch.float32) / 255).to(torch.float64)
-    rows = torch.cat([rows, torch.full((len(rows), 1), privacy.clip_norm, dtype=torch.float64)], dim=1)
+    rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
     table = torch.zeros(data.classes, rows.shape[1], dtype=torch.float64)
-    return table.index_add(0, torch.from_numpy(data.labels), rows)
-
-
-class WorstCaseEnsemble(Ensemble):
-    """The product's ensemble with planted critics: what a critic may become is up to its shard.
-
-    The last pixel of a shard's first record decides its block: white v, black -v, grey 0, far beyond the clip. v
-    alternates over samples and pixels, so that noise which is shared between either cancels out and shows.
-    """
-
-    def judge(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
-        """The planted gradients, [m, B, c, h, w]."""
-        first = self.shards.table[torch.from_numpy(members), 0]
-        opinion = (self._images[first, -1, -1, -1].to(torch.float32) - 128).sign()
-        return 1e3 * opinion.view(-1, 1, 1, 1, 1) * checkerboard(images.shape)
+    return table.index_add(0, torch.from_numpy(labels), rows)
 
 
 def checkerboard(shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """+1 and -1 alternating over samples and pixels: [B, c, h, w]."""
+    """+1 and -1 alternating over samples and pixels: noise that is shared between either cancels out and shows."""
     samples = torch.arange(shape[0]).view(-1, 1)
     pixels = torch.arange(int(np.prod(shape[1:]))).view(1, -1)
     return (1.0 - 2.0 * ((samples + pixels) % 2)).view(shape)
 
 
-def ensemble_statistics(
-    privacy: PrivacySettings,
-    world: int,
-    trials: int,
-    steps: int,
-    *,
-    seed: int = 0,
-    make_mechanism: MakeMechanism = real_mechanism,
-) -> NDArray[np.float64]:
-    """One number a step, [trials, steps], from real steps: draw, planted gradients, clip, sum, ledger, noise.
+def plant_critics(ensemble: Ensemble) -> None:
+    """What a critic becomes is up to its shard: white says v, black -v, grey 0, far beyond the clip. None learns."""
 
-    There are SHARDS critics: for the paper's draw the law then has rate 1 / SHARDS (`tied_law`).
+    def judge(members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
+        first = ensemble.shards.table[torch.from_numpy(members), 0]
+        said = opinion(ensemble._images[first])
+        return 1e3 * said.view(-1, 1, 1, 1, 1) * checkerboard(images.shape)
+
+    ensemble.judge = judge  # type: ignore[method-assign]
+    ensemble._learn = lambda *args: None  # type: ignore[method-assign]
+
+
+def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
+    """The plan with SHARDS critics that do not learn, a record each, and little noise; sampling as it is planned."""
+    privacy = plan.privacy
+    assert privacy is not None
+    settings = plan.critic.ensemble if isinstance(plan.critic, StartedSettings) else plan.critic
+    tiny = replace(settings, width=2, warm_start=0)
+    assert isinstance(tiny, EnsembleSettings)
+    if isinstance(plan.critic, StartedSettings):
+        tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
+    if privacy.sampling != "one":  # the paper's is little enough
+        noise = privacy.contribution.sensitivity("zeroed") / QUIET
+        privacy = replace(privacy, noise_std=noise)
+    return restated(
+        plan, seed=seed, facts=made_facts(SHARDS), critic=tiny, privacy=replace(privacy, shards=SHARDS),
+    )  # fmt: skip
+
+
+def watch_ensemble(plan: Plan, world: int, steps: int) -> Watch:
+    """Real steps: who takes part, planted gradients, clip, sum, ledger, noise.
+
+    With the paper's draw of one, the others answer as the changed critic does in the second world.
     """
-    fake = torch.zeros(privacy.rows, 1, SIDE, SIDE)
+    privacy = plan.privacy
+    assert privacy is not None
+    start = plan.critic.steps if isinstance(plan.critic, StartedSettings) else 0
+    data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else GREY)
+    fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
-    direction = checkerboard(fake.shape).numpy().ravel()
-    direction = direction / np.linalg.norm(direction)
-    tied = replace(privacy, shards=SHARDS)
-    expected = expected_participants(tied.event, SHARDS)
-    key = _key(seed, "ensemble", world)
-    values = np.empty(trials * steps)
-    with _scratch() as temporary:
-        mechanism = make_mechanism(tied, key, Path(temporary))
-        ensemble = WorstCaseEnsemble(
-            EnsembleSettings(width=2, updates=0), CriticShape(image_size=8, channels=1, classes=1, width=2), mechanism,
-            count=SHARDS, public=Streams.public(0), batches=BatchStreams(key), device=CPU,
-        )  # fmt: skip
-        ensemble.prepare(_one_record_a_shard(privacy, world))
-        for step in range(len(values)):
+    seen = Watch(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
+    expected = expected_participants(privacy.event, SHARDS)
+    with wired(plan, data) as real:
+        ensemble = real.critic.ensemble if start else real.critic
+        plant_critics(ensemble)
+        ensemble.prepare(data)
+        for step in range(steps):
             ensemble.learn(step, _NO_GENERATOR)
-            seen = ensemble.upstream_gradient(fake, labels).numpy().astype(np.float64).ravel() * expected
-            values[step] = seen @ direction / privacy.noise_std
-        _check_ledger(mechanism, len(values))
-    return values.reshape(trials, steps)
+            seen.see(ensemble.upstream_gradient(fake, labels).double().numpy() * expected)
+        real.check_ledger([privacy.event] * steps)
+    return seen
 
 
-_NO_GENERATOR: Generator = None  # type: ignore[assignment]  # planted critics make no updates, so none is asked
+_NO_GENERATOR: Generator = None  # type: ignore[assignment]  # planted critics do not learn, so none is asked
 
 
-def _one_record_a_shard(privacy: PrivacySettings, world: int) -> ImageData:
-    """SHARDS records; record 0 is the changed one. The others answer 0, or with the paper's draw as in world 2."""
-    images = np.full((SHARDS, 1, SIDE, SIDE), 0 if privacy.sampling == "one" else 128, dtype=np.uint8)
-    images[0] = 255 if world == 1 else 0
-    return ImageData(name="audit", images=images, labels=None, classes=1, class_names=("all",))
+def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
+    """Real steps of the plan's ensemble in both worlds; where the kernel critic starts it, its release as well."""
+    tiny = {world: quiet_ensemble(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
+    first, second = (watch_ensemble(tiny[world], world, steps) for world in (1, 2))
+    found = observed("critics", first, second)
+    if isinstance(plan.critic, StartedSettings):
+        found.append(observe_start(tiny[1]))
+    return found
 
 
-def tied_law(privacy: PrivacySettings) -> StepLaw:
-    """The law of `ensemble_statistics`: that of the plan, with SHARDS critics to draw one from."""
-    return StepLaw.of(replace(privacy, shards=SHARDS) if privacy.sampling == "one" else privacy)
-
-
-def _check_ledger(mechanism: GaussianMechanism, releases: int) -> None:
-    """The ledger on the disk must have one line, with the plan's event, for each release that was seen."""
-    events = [entry.event for entry in mechanism.ledger.entries]
-    if events != [mechanism.event] * releases:
-        raise AuditError("ledger", f"{len(events)} lines", f"{releases}, one {mechanism.event} for each release")
+def observe_start(plan: Plan) -> Observed:
+    """The noise of the kernel's release before an ensemble: released minus exact sums, over the planned noise."""
+    settings, data = plan.critic, made_data(plan.facts, 1)
+    with wired(plan, data) as real:
+        with contextlib.suppress(RunError):
+            real.critic.kernel.prepare(data)
+        released = Embedding.load(real.folder.embedding)
+        exact = exact_sums(data, real.critic.kernel.features)[:, :-1]
+        real.check_ledger([settings.event(plan.facts.labelled)])
+    noise = ((released.sums - exact) / settings.noise_std).numpy().ravel()
+    return Observed(name="noise of the start", law=NOISE, first=noise, second=-noise)

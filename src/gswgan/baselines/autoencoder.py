@@ -15,7 +15,7 @@ from gswgan.critics import dp_sgd
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData
-from gswgan.generators.decoded import CODE, Decoder, on_sphere
+from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
 from gswgan.privacy import Contribution, Sampled
 from gswgan.training.plan import Facts
 
@@ -55,7 +55,7 @@ class Autoencoder(nn.Module):
         while side > 7:
             layers += [Convolution(incoming, outgoing, 4, 2, 1), nn.LeakyReLU(0.2)]
             side, incoming, outgoing = side // 2, outgoing, 2 * outgoing
-        self.encoder = nn.Sequential(*layers, nn.Flatten(), nn.Linear(incoming * side**2, CODE))
+        self.encoder = nn.Sequential(*layers, nn.Flatten(), Full(incoming * side**2, CODE))
         self.decoder = Decoder(channels=channels, image_size=image_size, width=width)
 
     def encode(self, images: Tensor) -> Tensor:

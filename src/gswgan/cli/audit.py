@@ -15,25 +15,30 @@ if TYPE_CHECKING:
 
 
 def audit(
-    preset: Annotated[str, typer.Option(help="default, ensemble or paper.")] = "default",
+    method: Annotated[str, typer.Option(
+        help="gswgan, dp-merf, dp-merf-ae, dp-sgd-gan or g-pate.")] = "gswgan",
+    preset: Annotated[str | None, typer.Option(
+        help="Of the method: for gswgan default, ensemble, ensemble-alone or paper.")] = None,
     records: Annotated[int, typer.Option(help="Plan for so many records; they set the ensemble's shards.")] = 60_000,
     claim: Annotated[float | None, typer.Option(
         help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:  # fmt: skip
-    """Attack the mechanism of a preset: `gswgan audit --preset paper --claim 9.99`.
+    """Attack the mechanism of a method: `gswgan audit --preset paper --claim 9.99`.
 
-    Worst-case neighbours go many times through the real code (made images, nobody's data). How well the best
-    distinguisher tells them apart is a lower bound on epsilon at 95 % confidence. A bound above the claim refutes
-    it. A bound below proves nothing by itself: the argument in docs/privacy.md does.
+    Worst-case neighbours go many times through runs as `gswgan train` makes them (made images, nobody's data). How
+    well the best distinguisher tells them apart is a lower bound on epsilon at 95 % confidence. A bound above the
+    claim refutes it. A bound below proves nothing by itself: the argument in docs/privacy.md does.
     """
     import torch
 
-    from gswgan.audit.mechanism import audit_preset
+    from gswgan.audit.mechanism import audit_method
 
     torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other
     with Console(stderr=True).status("") as status:
-        result = audit_preset(preset, records=records, claim=claim, note=lambda text: status.update(f"audit: {text}"))
+        result = audit_method(
+            method, preset, records=records, claim=claim, note=lambda text: status.update(f"audit: {text}")
+        )
     if json:
         print_json(result.to_json())
     else:
@@ -41,7 +46,7 @@ def audit(
 
 
 def _show(result: Audit) -> None:
-    table = Table("neighbours", "trials a world", "steps", "epsilon at least", "by the trade-off curve", box=None)
+    table = Table("neighbours", "trials per world", "releases", "epsilon at least", "by the trade-off curve", box=None)
     for pair in result.pairs:
         own = "" if pair.trade_off is None else f"{pair.trade_off.epsilon:.4g}"
         free = f"{pair.distribution_free.epsilon:.4g}"
@@ -49,9 +54,9 @@ def _show(result: Audit) -> None:
     console.print(table)
     if result.tie is not None:
         console.print(
-            f"trials on one number a step; real steps have the same law (Kolmogorov-Smirnov p = {result.tie:.2g})"
+            f"trials on one number per release; real runs have the same law (Kolmogorov-Smirnov p = {result.tie:.2g})"
         )
-    stated = f"preset {result.preset} with {result.records} records states {result.stated}"
+    stated = f"{result.method}, preset {result.preset}, with {result.records} records states {result.stated}"
     console.print(f"{stated}; {result.seconds:.0f} s")
     verdict = "REFUTED" if result.refuted else "not refuted"
     bound = f"epsilon is at least {result.lower_bound:.4g} at {result.confidence:.0%} confidence"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from gswgan.cli.console import console, print_json
+from gswgan.cli.console import PlainConsole, console, print_json
 from gswgan.cli.evaluate import parse_classifiers, parse_seeds, work_bar
 from gswgan.errors import PlanError, RunError
 
@@ -63,7 +62,7 @@ def benchmark(
     from gswgan.cli.running import spare_threads
     from gswgan.synthesizer import pick_device
 
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
     wanted = [part.strip() for part in methods.split(",") if part.strip()]
     find_entries(wanted)  # says what is wrong before anything is read
     epsilons = _numbers(epsilon)

@@ -20,10 +20,21 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from gswgan.errors import printable
+
 Move = Callable[..., None]
 """move(done), or move(done, total, unit)."""
 
-console = Console(highlight=False, soft_wrap=True, markup=False)
+
+class PlainConsole(Console):
+    """A console that prints no control characters from strings: names of files and classes may come from anybody."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich does it."""
+        super().print(*(printable(shown) if isinstance(shown, str) else shown for shown in objects), **options)
+
+
+console = PlainConsole(highlight=False, soft_wrap=True, markup=False)
 
 
 class _Speed(ProgressColumn):

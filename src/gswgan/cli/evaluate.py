@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gswgan.cli.console import console, print_json
+from gswgan.cli.console import PlainConsole, console, print_json
 from gswgan.errors import DataError, PlanError
 from gswgan.privacy.storage import check_private
 
@@ -70,7 +70,7 @@ def evaluate(
     from gswgan.evaluation.result import Results
     from gswgan.synthesizer import pick_device
 
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
     named = tuple(_names(metrics or ""))
     for name in named:
         if name not in METRICS:

@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from gswgan.critics.kernel import KernelSettings
+<<<<<<< HEAD
 from gswgan.critics.started import KernelStart
+=======
+from gswgan.critics.started import StartedSettings
+from gswgan.privacy import PrivacyCost
+>>>>>>> main
 from gswgan.privacy.events import in_words
-from gswgan.training.plan import Plan
+from gswgan.training.plan import INVENTED, Plan
 from gswgan.training.publish import cost_from_statement
 from gswgan.training.run_folder import RunFolder, read_json
+from gswgan.training.settings import from_plain
 
 
 def outcome(folder: RunFolder) -> str:
@@ -32,6 +38,15 @@ def outcome(folder: RunFolder) -> str:
         claim = statement["claimed"]["epsilon"]
         lines.append(f"claimed by the paper's accounting, and NOT a guarantee: {claim:.4g}")
     return "\n".join(lines)
+
+
+def outcome_to_each(folder: RunFolder) -> str:
+    """What a run of clients leaves, and what may be said of it to each observer."""
+    statement = read_json(folder.privacy, "privacy.json")
+    also = [f"also:      {from_plain(PrivacyCost, other)}" for other in statement["guarantees"][1:]]
+    assumed = [f"assumed:   {one}" for one in statement["assumed"]]
+    none = [f"NO guarantee towards the {other['observer']}: {other['why']}" for other in statement["open_to"]]
+    return "\n".join([outcome(folder), *also, *assumed, *none])
 
 
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
@@ -78,8 +93,9 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "",
         "What it does not cover",
         "  - private/, and anything printed with --show-private;",
-        f"  - public facts: that the data set exists, its name, {plan.facts.size}, its classes by name, image size;",
+        f"  - public facts: that the data set exists, its name, {plan.size}, its classes by name, image size;",
         *(several if unit == "record" else ()),
+        *((f"  - {INVENTED}",) if unit == "invented client" else ()),
         "  - other runs on the same data: their costs add up;",
         "  - choices made by looking at this data: settings, seeds, which run to publish.",
     ]

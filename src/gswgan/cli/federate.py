@@ -38,7 +38,11 @@ Rate = Annotated[float | None, typer.Option(
     rich_help_panel=_RUN)]  # fmt: skip
 Epsilon = Annotated[float | None, typer.Option(help="Target epsilon. Default: 10.", rich_help_panel=_GUARANTEE)]
 Delta = Annotated[float | None, typer.Option(
-    help="Target delta, well below 1 / clients. Default: 1e-5.", rich_help_panel=_GUARANTEE)]  # fmt: skip
+    help="Target delta, well below 1 / clients. Default: the preset's, 1e-5, and 0.1 / clients from 100,000 on.",
+    rich_help_panel=_GUARANTEE)]  # fmt: skip
+LargeDelta = Annotated[bool, typer.Option("--allow-large-delta",
+    help="Take a delta of 1 / clients or more, which is refused otherwise: it allows one client's data to be published "
+    "in the clear.", rich_help_panel=_GUARANTEE)]  # fmt: skip
 BookOption = Annotated[Path | None, typer.Option(
     help="Enter the release of a trusted aggregator into this privacy book before anybody is asked; refused if all "
     "runs in it together would go beyond its budget (`gswgan book`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
@@ -57,7 +61,7 @@ def simulate(
     data: Annotated[str, typer.Option(
         help="As for `gswgan train`; by person (mnist-writers), or with --clients.", rich_help_panel=_DATA)] = "digits",
     clients: Annotated[int | None, typer.Option(
-        help="Spread the data over so many made-up clients.", rich_help_panel=_DATA)] = None,
+        help="Spread the data over so many invented clients, which are no persons.", rich_help_panel=_DATA)] = None,
     concentration: Annotated[float, typer.Option(
         help="How even their classes are: large for even, far below 1 for few classes each.",
         rich_help_panel=_DATA)] = 1.0,
@@ -73,6 +77,7 @@ def simulate(
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
+    allow_large_delta: LargeDelta = False,
     steps: Steps = None,
     rounds: Rounds = None,
     rate: Rate = None,
@@ -88,9 +93,10 @@ def simulate(
     from gswgan.data.sources import NAMES
     from gswgan.federated.round import create_run
     from gswgan.federated.simulation import split_data
+    from gswgan.federated.trust import for_invented_clients
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts
-    from gswgan.training.planner import doubts
+    from gswgan.training.planner import check_large_delta, doubts
     from gswgan.training.run_folder import RunFolder
 
     if resume is not None:
@@ -113,6 +119,7 @@ def simulate(
         Facts.of(images), preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate,
         seed=seed, device=pick_device(device).type,
     )  # fmt: skip
+    check_large_delta(plan := for_invented_clients(plan) if spread else plan, allowed=allow_large_delta)
     for doubt in doubts(plan, images):
         print(f"warning: {doubt}", file=sys.stderr)
     _check_book(plan, book)
@@ -138,6 +145,7 @@ def plan(
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
+    allow_large_delta: LargeDelta = False,
     steps: Steps = None,
     rounds: Rounds = None,
     rate: Rate = None,
@@ -155,6 +163,7 @@ def plan(
     from gswgan.federated.by_files import PLAN
     from gswgan.federated.round import create_run
     from gswgan.training.plan import Facts
+    from gswgan.training.planner import check_large_delta
 
     ids = tuple(map(str, read_persons(clients)))
     facts = Facts(
@@ -165,6 +174,7 @@ def plan(
         facts, preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate, seed=seed,
         device="cpu",
     )  # fmt: skip
+    check_large_delta(made, allowed=allow_large_delta)
     _check_book(made, book)
     show(made)
     if not dry_run:
@@ -285,14 +295,6 @@ def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
 
 def tell(folder: RunFolder) -> None:
     """What a finished run has made, and what is guaranteed to whom."""
-    from gswgan.cli.explain import outcome
-    from gswgan.privacy import PrivacyCost
-    from gswgan.training.run_folder import read_json
-    from gswgan.training.settings import from_plain
+    from gswgan.cli.explain import outcome_to_each
 
-    console.print(outcome(folder))
-    statement = read_json(folder.privacy, "privacy.json")
-    for other in statement["guarantees"][1:]:
-        console.print(f"also:      {from_plain(PrivacyCost, other)}")
-    for other in statement["open_to"]:
-        console.print(f"NO guarantee towards the {other['observer']}: {other['why']}")
+    console.print(outcome_to_each(folder), markup=False)

@@ -36,7 +36,6 @@ def answer(
     """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""
     from gswgan.federated.by_files import read_plan, who_learns_what, write_answer
     from gswgan.federated.site import check_site, client_of, read_file
-    from gswgan.federated.trust import check_trust, promise
 
     given: dict[str, Any] = {
         "client": client, "data": data, "state": None if state is None else str(state), "trust": trust,
@@ -44,8 +43,6 @@ def answer(
     }  # fmt: skip
     config = {} if site is None else read_file(site)
     config |= {name: value for name, value in given.items() if value is not None}
-    if "trust" in config:
-        config.setdefault("neighbours", promise(check_trust(config["trust"]))[1])
     asked = read_plan(plan)
     me = client_of(check_site(config), look=True)  # whoever starts this hears what is wrong with the records
     show(asked)

@@ -23,7 +23,7 @@ from gswgan.cli import (
     sample,
     train,
 )
-from gswgan.errors import GswganError
+from gswgan.errors import GswganError, printable
 
 app = typer.Typer(
     name="gswgan",
@@ -54,7 +54,8 @@ federate.app.command(name="node")(federate_files.node)
 
 
 def _out_of_memory(wrong: Exception) -> None:
-    what = str(wrong).split(". ")[0] or "out of memory"
+    what = str(wrong).partition("DefaultCPUAllocator: ")[2] or str(wrong)
+    what = what.split(". ")[0] or "out of memory"
     todo = "Nothing that was released is lost. Use a machine with more memory, smaller images or fewer records."
     print(f"gswgan: {what}. {todo}", file=sys.stderr)
     sys.exit(2)
@@ -75,13 +76,14 @@ def run() -> None:
         sys.exit(2)
     except OSError as wrong:
         where = f" ({wrong.filename})" if wrong.filename else ""
-        print(f"gswgan: {wrong.strerror or wrong}{where}. Nothing that was released is lost.", file=sys.stderr)
+        said = printable(f"{wrong.strerror or wrong}{where}")
+        print(f"gswgan: {said}. Nothing that was released is lost.", file=sys.stderr)
         sys.exit(2)
     except MemoryError as wrong:
         _out_of_memory(wrong)
     except RuntimeError as wrong:
-        if type(wrong).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
-            raise
+        if type(wrong).__name__ != "OutOfMemoryError" and "allocate memory" not in str(wrong):
+            raise  # torch's errors are told by their names and words, since it is not imported here
         _out_of_memory(wrong)
     except KeyboardInterrupt:
         print("gswgan: stopped.", file=sys.stderr)

@@ -19,7 +19,7 @@ def describe(plan: Plan) -> str:
     """The plan on a few lines: everything that matters for the guarantee, then the rest."""
     facts, training = plan.facts, plan.training
     lines = [
-        f"data:      {facts.data}: {facts.size}, {facts.classes} classes, "
+        f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",

@@ -206,14 +206,14 @@ def _account_preset(method: str, preset: str | None, records: int, delta: float 
     from gswgan.privacy.events import in_words
     from gswgan.training.gs_wgan_plan import load_preset
     from gswgan.training.plan import Facts
-    from gswgan.training.planner import DELTA, guarantee, make_draft
-    from gswgan.training.settings import check_whole, to_plain
+    from gswgan.training.planner import guarantee, make_draft
+    from gswgan.training.settings import check_whole, default_delta, to_plain
 
     records = check_whole("records", records, 2, 2**40)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
                   labelled=True, image_size=28, channels=1)  # fmt: skip
     table = load_preset(preset) if method == "gswgan" and preset is not None else {}
-    delta = table.get("privacy", {}).get("delta", DELTA) if delta is None else delta
+    delta = table.get("privacy", {}).get("delta", default_delta(records)) if delta is None else delta
     draft = make_draft(facts, method=method, preset=preset, delta=delta)
     total, recipe = draft.total(), draft.recipe
     if total is None:

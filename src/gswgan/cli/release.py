@@ -52,6 +52,7 @@ def verify(
     Epsilon is computed again from the ledger. Without --digest, a release that somebody rebuilt as a whole passes.
     """
     from gswgan.cli.explain import explanation
+    from gswgan.privacy.accountant import NOT_RECOMPUTED
     from gswgan.release.verify import UNSEEN
     from gswgan.release.verify import verify as look
 
@@ -64,7 +65,10 @@ def verify(
         print("gswgan: NOT VERIFIED.", file=sys.stderr)
         raise typer.Exit(1)
     assert verdict.plan is not None
-    console.print(explanation(verdict.plan, verdict.statement))
+    assert verdict.cost is not None
+    console.print(explanation(verdict.plan, {**verdict.statement, "accountant": verdict.cost.accountant}))
+    if verdict.statement["accountant"] != verdict.cost.accountant:
+        console.print(f"\nIts files say {NOT_RECOMPUTED!r}: epsilon was computed now, and is what they state.")
     repeated = f", {verdict.repeated} of them repeated after a stop and counted" if verdict.repeated else ""
     console.print(
         "\nVERIFIED: every file is as the manifest says and as gswgan writes it; weights, embedding, picture and card\n"

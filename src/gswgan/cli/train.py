@@ -13,7 +13,7 @@ import typer
 
 from gswgan.cli.console import console
 from gswgan.cli.running import run_in_sight, show_private_score
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, RunError, printable
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData, ImageStream
@@ -55,7 +55,11 @@ def train(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
     delta: Annotated[float | None, typer.Option(
-        help="Target delta, well below 1 / records. Default: the preset's, 1e-5.", rich_help_panel=_GUARANTEE)] = None,
+        help="Target delta, well below 1 / records. Default: 1e-5, and 0.1 / records from 100,000 on.",
+        rich_help_panel=_GUARANTEE)] = None,
+    allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta",
+        help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
+        "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
     book: Annotated[Path | None, typer.Option(
         help="Enter the run into this privacy book before it releases anything; refused if all runs in it together "
         "would go beyond its budget. Make one: gswgan book FILE --epsilon 10 --delta 1e-5.",
@@ -113,7 +117,8 @@ def train(
     from gswgan.critics.one_pass import check_workers
     from gswgan.synthesizer import pick_device
     from gswgan.training.plan import Facts, Plan
-    from gswgan.training.planner import doubts, make_plan
+    from gswgan.training.planner import check_large_delta, doubts, make_plan
+    from gswgan.training.publish import check_stated
     from gswgan.training.run_folder import RunFolder
 
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
@@ -182,8 +187,10 @@ def train(
         images = load_data(**where)  # other critics go through their data more than once
     _check_fits(plan, images)
     if resume is None:
+        check_large_delta(plan, allowed=allow_large_delta)
+        check_stated(plan)
         for doubt in doubts(plan, images):
-            print(f"warning: {doubt}", file=sys.stderr)
+            print(f"warning: {printable(doubt)}", file=sys.stderr)
         if book is not None:
             from gswgan.training.book import Book
 

@@ -20,7 +20,7 @@ from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.mechanism import Block, ClippedSum
-from gswgan.privacy.storage import write_durably
+from gswgan.privacy.storage import check_file, write_durably
 
 CHUNK_ELEMENTS = 2**24
 """Features held at a time while the data is summed: memory does not depend on the number of records."""
@@ -82,6 +82,7 @@ class Embedding:
     def load(cls, path: Path) -> Embedding:
         """Read a saved embedding."""
         try:
+            check_file(path)
             tensors = safetensors.torch.load_file(path)
             noise = tensors["noise"].tolist()
             return cls(sums=tensors["sums"], counts=tensors["counts"], noise_std=noise[0], count_noise_std=noise[1])

@@ -23,12 +23,12 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A data set of a few files, each with its md5."""
+    """A data set of a few files, each with its SHA-256."""
 
     name: str
     folder: str  # under GSWGAN_DATA
     mirrors: tuple[str, ...]
-    md5: dict[str, str]
+    sha256: dict[str, str]
     class_names: tuple[str, ...]
 
     def file(self, filename: str) -> Path:
@@ -38,7 +38,7 @@ class Published:
         places.append(cache_folder(self.name) / filename)
         for path in places:
             if path.is_file():
-                _verify(path, self.md5[filename])
+                _verify(path, self.sha256[filename])
                 return path
         return self._download(filename, places[-1])
 
@@ -46,11 +46,11 @@ class Published:
         problems = [] if self.mirrors else ["a file that no mirror has"]
         for mirror in self.mirrors:
             try:
-                _fetch(mirror + filename, target, self.md5[filename])
+                _fetch(mirror + filename, target, self.sha256[filename])
                 return target
             except (OSError, http.client.HTTPException) as error:  # no network, no answer in time, no room
                 problems.append(f"{mirror}: {error or type(error).__name__}")
-        files = ", ".join(f"{self.folder}/{name}" for name in self.md5)
+        files = ", ".join(f"{self.folder}/{name}" for name in self.sha256)
         raise DataError(
             self.name,
             "; ".join(problems),
@@ -66,22 +66,22 @@ def cache_folder(name: str) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "gswgan" / name
 
 
-def _verify(path: Path, md5: str) -> None:
+def _verify(path: Path, sha256: str) -> None:
     try:
         with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise DataError(str(path), error.strerror, "a file that can be read", "Check its permissions.") from error
-    if found != md5:
+    if found != sha256:
         raise DataError(
             str(path),
-            f"md5 {found}",
-            f"md5 {md5} of the published file",
+            f"sha256 {found}",
+            f"sha256 {sha256} of the published file",
             "Remove the file (it is downloaded again), or put the published one in its place.",
         )
 
 
-def _fetch(url: str, target: Path, md5: str) -> None:
+def _fetch(url: str, target: Path, sha256: str) -> None:
     """Download beside `target`, verify, then move into place: a half file is never seen under its name."""
     from rich.console import Console
     from rich.progress import Progress
@@ -93,7 +93,7 @@ def _fetch(url: str, target: Path, md5: str) -> None:
         handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as out:
-                size, digest = 0, hashlib.md5(usedforsecurity=False)
+                size, digest = 0, hashlib.sha256()
                 while piece := answer.read(_CHUNK):
                     size += len(piece)
                     if size > _MAX_DOWNLOAD:
@@ -101,8 +101,8 @@ def _fetch(url: str, target: Path, md5: str) -> None:
                     out.write(piece)
                     digest.update(piece)
                     progress.advance(task, len(piece))
-            if digest.hexdigest() != md5:
-                raise OSError(f"sent another file than the published one (md5 {digest.hexdigest()}, not {md5})")
+            if digest.hexdigest() != sha256:
+                raise OSError(f"sent another file than the published one (sha256 {digest.hexdigest()}, not {sha256})")
             os.replace(aside, target)
         except BaseException:
             os.unlink(aside)
@@ -154,11 +154,11 @@ MNIST = Published(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
     ),
-    md5={
-        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    sha256={
+        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     },
     class_names=_DIGITS,
 )
@@ -167,11 +167,11 @@ FASHION_MNIST = Published(
     name="fashion-mnist",
     folder="fashion_mnist",
     mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    md5={
-        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    sha256={
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     },
     class_names=_CLOTHES,
 )
@@ -180,9 +180,9 @@ QMNIST_WRITERS = Published(
     name="qmnist-writers",
     folder="qmnist_writers",
     mirrors=("https://raw.githubusercontent.com/facebookresearch/qmnist/master/",),
-    md5={
-        "qmnist-train-labels-idx2-int.gz": "0058f8dd561b90ffdd0f734c6a30e5e4",
-        "qmnist-test-labels-idx2-int.gz": "5b5b05890a5e13444e108efe57b788aa",
+    sha256={
+        "qmnist-train-labels-idx2-int.gz": "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
+        "qmnist-test-labels-idx2-int.gz": "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06",
     },
     class_names=_DIGITS,
 )
@@ -191,6 +191,6 @@ FEMNIST_WRITERS = Published(
     name="femnist-writers",
     folder="femnist_writers",
     mirrors=(),
-    md5={"femnist-100-writers.npz": "5e4a733319ef052f8bba3cc287ad5d26"},
+    sha256={"femnist-100-writers.npz": "b4622ce99ba078aed475a5e92f95eda1afa0bcedb36b51a86fb593aa7e3ec578"},
     class_names=(*_DIGITS, *_LETTERS, *(letter.lower() for letter in _LETTERS)),
 )

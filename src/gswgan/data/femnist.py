@@ -19,6 +19,7 @@ from gswgan.data.dataset import round_floats
 from gswgan.data.download import FEMNIST_WRITERS
 from gswgan.data.readers import DEFLATE_RATIO, check_claim, read_npz, reading
 from gswgan.errors import DataError, short
+from gswgan.privacy.storage import read_file
 
 CHARACTERS = FEMNIST_WRITERS.class_names
 MERGED = 36
@@ -94,7 +95,7 @@ def _leaf_users(path: Path) -> dict[str, _Part]:
             raise DataError(str(path), "a symbolic link", "files inside the folder", "Copy the file into the folder.")
         if path.stat().st_size > _MAX_JSON:
             raise DataError(str(path), f"{path.stat().st_size} bytes", f"at most {_MAX_JSON}", "Use smaller files.")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path, _MAX_JSON))
         users, sizes, user_data = content["users"], content["num_samples"], content["user_data"]
         if not isinstance(user_data, Mapping) or len(users) != len(sizes) or sorted(users) != sorted(user_data):
             raise DataError(str(path), "users that are not those of user_data", _LEAF, "Copy the file again.")

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from gswgan.errors import DataError, short
+from gswgan.errors import DataError, StorageError, short
 
 MAX_BYTES = 8 * 2**30  # of one array
 DEFLATE_RATIO = 1032  # no deflate stream grows by more
@@ -176,4 +176,6 @@ def _problem(error: Exception) -> str:
         EOFError: "an early end",
         ValueError: "no npy array, or a damaged one",
     }
+    if isinstance(error, StorageError):
+        return f"not {error.expected}"
     return words.get(type(error), f"damaged ({type(error).__name__})")

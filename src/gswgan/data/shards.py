@@ -18,6 +18,7 @@ import numpy as np
 
 from gswgan.data.dataset import round_floats
 from gswgan.data.image_folder import SUFFIXES, has_clients, list_files, read_image, visible
+from gswgan.data.parquet_pages import rows_at_a_time
 from gswgan.data.readers import npz_header, read_npz, reading
 from gswgan.errors import DataError, short
 
@@ -239,8 +240,9 @@ def _stated_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, .
 
 def _parquet_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
     with reading(part.path, _PARQUET), _opened(part.path) as file:
+        size = rows_at_a_time(part.path, file.metadata, range(*part.groups), part.columns, BATCH)
         rows = file.iter_batches(
-            batch_size=BATCH, row_groups=range(*part.groups), columns=list(part.columns), use_threads=False
+            batch_size=size, row_groups=range(*part.groups), columns=list(part.columns), use_threads=False
         )
         for batch in rows:
             images = [item["bytes"] if isinstance(item, dict) else item for item in batch.column(0).to_pylist()]

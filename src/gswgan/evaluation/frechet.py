@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from gswgan.errors import DataError, RunError
-from gswgan.privacy.storage import make_folder, write_durably
+from gswgan.privacy.storage import check_file, make_folder, write_durably
 
 
 class Moments:
@@ -84,6 +84,7 @@ class Moments:
         """What `save` wrote; anything else is a RunError."""
         moments = cls()
         try:
+            check_file(path)
             tensors = load_file(path)
             moments.count, moments._mean = int(tensors["count"]), tensors["mean"]
             row, column = _lower(moments.dimension)

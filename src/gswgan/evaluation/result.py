@@ -12,7 +12,7 @@ import numpy as np
 
 from gswgan.errors import RunError
 from gswgan.evaluation.classifiers import CHOSEN_ON
-from gswgan.privacy.storage import named_by_user, write_durably
+from gswgan.privacy.storage import named_by_user, read_file, write_durably
 
 PRIVATE = "computed on real data and not covered by the guarantee: not for release"
 TOP = ("inception_score", "fid", "precision", "recall", "label_accuracy")
@@ -114,7 +114,7 @@ def _aside(path: Path, basis: Mapping[str, Any]) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path))
         if content["format_version"] == 1 and {"basis", "values", "real_values", "seeds_of"} <= set(content):
             return content
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError):

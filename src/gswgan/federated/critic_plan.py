@@ -24,6 +24,7 @@ from gswgan.federated.trust import (
     spent,
     to_each,
     trust_of,
+    who_is_a_client,
 )
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of, tally
@@ -32,8 +33,8 @@ from gswgan.training.advice import BEARABLE, ensemble_noise
 from gswgan.training.gs_wgan_plan import load_preset
 from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
-from gswgan.training.planner import DELTA, EPSILON, epsilon_curve, guarantee
-from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole
+from gswgan.training.planner import EPSILON, epsilon_curve, guarantee
+from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, default_delta
 
 MANY, FEWER = 256, 0.1
 """Above MANY clients only a share of FEWER takes part in a round: the noise on the mean is the same."""
@@ -71,7 +72,7 @@ def make_critic_plan(
         )  # fmt: skip
     if rate is not None and not (0 < rate <= 1 and (central or rate == 1)):
         raise PlanError("rate", rate, "above 0, at most 1; 1 with an untrusted server, who knows whom it asks")
-    delta = check_delta(given.get("delta", DELTA) if delta is None else delta)
+    delta = check_delta(given.get("delta", default_delta(clients)) if delta is None else delta)
     rounds = given.get("releases", ROUNDS) if rounds is None else check_whole("rounds", rounds, 1, MOST_STEPS)
     share = rate or (1.0 if clients <= MANY or not central else FEWER)
     wish = Wish(
@@ -102,7 +103,7 @@ def make_critic_plan(
     assert made.privacy is not None
     return Plan(
         **vars(made),
-        guarantee=guarantee(run(noise), delta=delta, unit="person", observer=made.privacy.observer),
+        guarantee=guarantee(run(noise), delta=delta, unit=made.privacy.unit, observer=made.privacy.observer),
         claimed=recipe.claimed(made, delta),
         curve=epsilon_curve(made, delta),
         seed=seed,
@@ -172,7 +173,7 @@ def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
         if neighbours == planned.neighbours:
             epsilon = max(epsilon, planned.epsilon)
         return PrivacyCost(
-            epsilon=epsilon, delta=planned.delta, neighbours=neighbours, unit="person", observer=observer,
+            epsilon=epsilon, delta=planned.delta, neighbours=neighbours, unit=planned.unit, observer=observer,
             sampling=planned.sampling, accountant=accountant.method(total),
         ).to_json()  # fmt: skip
 
@@ -180,7 +181,7 @@ def statement(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     if trust == "trusted-aggregator":
         assumed = [
             "the server adds the noise, tosses the coins, keeps both secret, and removes the answers after a round",
-            "a client is one person; one that does not answer counts as zero, and nobody takes its place",
+            f"{who_is_a_client(plan)}; one that does not answer counts as zero, and nobody takes its place",
         ]
     else:
         assumed = [

@@ -52,6 +52,10 @@ class Limits:
                 )  # fmt: skip
 
 
+UNLIMITED = Limits(memory=1e8, work=1e8)
+"""For clients that are simulated: whoever simulates them has chosen the plan, and is told by the machine."""
+
+
 def memory_of(plan: Plan) -> float:
     """Bytes that an answer takes at the most, beside the site's own data."""
     facts, critic = plan.facts, plan.critic

@@ -41,7 +41,6 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -102,17 +101,18 @@ def serve(
     address: str, secret: bytes, client: Client, is_running: Callable[[], bool], note: Callable[[str], None]
 ) -> None:
     """Answer one message after the other while the SuperNode runs."""
-    signed = SuperExecAuthHttpInterceptor(
-        master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
-    )
-    runtime = _runtime(address, signed)
+    runtime = _runtime(address, _signed(secret))
     kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]  # of the other kinds a SuperNode has none
     while is_running():
-        with contextlib.suppress(httpx.HTTPError):  # it is starting, or ending
+        try:
             found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
             if found.HasField("task") and found.token:
                 _answer(_runtime(address, RuntimeTokenHttpInterceptor(found.token)), client, note)
                 continue
+        except httpx.TransportError:  # it is starting, or ending
+            pass
+        except Exception as wrong:  # a message that cannot be read, or that is no longer wanted: the next one may be
+            note(f"a message was dropped: {wrong!r}")
         time.sleep(POLL)
 
 
@@ -135,14 +135,19 @@ def _answer(runtime: RuntimeHttpClient, client: Client, note: Callable[[str], No
         runtime.close()
 
 
+def _signed(secret: bytes) -> SuperExecAuthHttpInterceptor:
+    """Shows that we are the executor whom the SuperNode was told of: without it no message is handed out."""
+    methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)
+
+
 def _runtime(address: str, *interceptors: Any) -> RuntimeHttpClient:
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # the loopback interface
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
-        retry_invoker=make_simple_http_retry_invoker(),
-    )
+    )  # without Flower's retries, which end the process when a message has been withdrawn
 
 
 def _command(config: Mapping[str, Any], port: int, secret: Path) -> list[str]:

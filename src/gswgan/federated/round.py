@@ -39,6 +39,7 @@ from gswgan.training.book import Book
 from gswgan.training.entering import enter
 from gswgan.training.method import Tools
 from gswgan.training.plan import Plan
+from gswgan.training.publish import check_stated
 from gswgan.training.run_folder import RunFolder, read_json, write_json
 
 MOST_SECONDS = 30 * 24 * 3600
@@ -146,6 +147,7 @@ class Round:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._recall()  # what another server took before
             if not self.is_released:
+                check_stated(self.plan)
                 enter(self.folder, self.plan, None, self.folder.secret(self.plan))  # before anybody is asked
             yield
         except BlockingIOError as wrong:
@@ -261,6 +263,7 @@ class Round:
         append_durably(self.log, json.dumps(row) + "\n", mode=0o600)
 
     def _tools(self) -> Tools:
+        check_stated(self.plan)
         secret = self.folder.secret(self.plan)
         return Tools(
             plan=self.plan,

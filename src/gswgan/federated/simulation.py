@@ -17,6 +17,7 @@ from gswgan.data import ImageData, clients, dirichlet_clients, load_data
 from gswgan.evaluation.choice import choose_clients
 from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import most_spent
+from gswgan.federated.limits import UNLIMITED
 from gswgan.federated.memory import Cap
 from gswgan.federated.trust import trust_of
 from gswgan.training.run_folder import RunFolder, read_json
@@ -63,7 +64,7 @@ def simulate(
 
     def find(config: Mapping[str, Any]) -> Client:
         name, data = _parts(text)[int(config["partition-id"])]
-        return Client(name, data, Path(state), trust=trust, cap=cap, insecure=insecure)
+        return Client(name, data, Path(state), trust=trust, cap=cap, limits=UNLIMITED, insecure=insecure)
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(

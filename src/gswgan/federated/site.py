@@ -17,7 +17,8 @@ from gswgan.federated.client import Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
 from gswgan.federated.records import SHAPE
-from gswgan.federated.trust import check_trust
+from gswgan.federated.trust import check_trust, promise
+from gswgan.privacy import storage
 from gswgan.training.plan import Facts
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
@@ -30,7 +31,7 @@ OTHERS = (
 def read_file(path: Path) -> dict[str, Any]:
     """A site's configuration file (TOML), not checked yet."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(storage.read_file(path, follow_link=True).decode())
     except (OSError, ValueError) as wrong:
         raise FederationError(
             "site", str(path), f"a TOML file that can be read ({wrong})", "Check the path."
@@ -54,12 +55,12 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     """
     if missing := [name for name in NEEDED if name not in config]:
         raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
-    name, book = str(config["client"]), config.get("book")
+    name, book, trust = str(config["client"]), config.get("book"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
     cap = Cap(
         epsilon=float(config["epsilon"]),
         delta=float(config["delta"]),
-        neighbours=config.get("neighbours", "zeroed"),
+        neighbours=config.get("neighbours", promise(trust)[1]),
     )
     keys = {"classes": "classes", "image-size": "image_size", "channels": "channels"}
     shape = {field: config[key] for key, field in keys.items() if key in config}
@@ -72,7 +73,7 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
         return _load(config, name, classes=classes, labels=facts.labelled)
 
     return Client(
-        name, read, Path(str(config["state"])), trust=check_trust(str(config["trust"])), cap=cap, limits=limits,
+        name, read, Path(str(config["state"])), trust=trust, cap=cap, limits=limits,
         shape=shape, book=None if book is None else Path(str(book)),
     )  # fmt: skip
 

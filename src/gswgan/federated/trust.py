@@ -29,8 +29,8 @@ from gswgan.training.defaults import gradient_noise
 from gswgan.training.gs_wgan_plan import kernel_privacy
 from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import DELTA, EPSILON, guarantee
-from gswgan.training.settings import check_delta, check_epsilon
+from gswgan.training.planner import EPSILON, guarantee
+from gswgan.training.settings import check_delta, check_epsilon, default_delta
 
 EXACT = "exact Gaussian (Balle and Wang 2018)"
 """How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
@@ -38,6 +38,8 @@ EXACT = "exact Gaussian (Balle and Wang 2018)"
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
 UNTRUSTED = (
+    "every client runs only code that it installed itself (`gswgan federate node`, or a round by files); one that runs "
+    "the app that a server sends has NO guarantee towards that server, which can read its records",
     "whether and when a client answers does not depend on its data",
     "the noise of other clients is not counted on: the public is promised what the server is promised",
 )
@@ -60,7 +62,7 @@ def check_trust(trust: str) -> Trust:
 def trust_of(plan: Plan) -> Trust:
     """The trust model of a federated plan; any other plan is a PlanError."""
     privacy = plan.privacy
-    if plan.method != "gswgan" or plan.source is not None or privacy is None or privacy.unit != "person":
+    if plan.method != "gswgan" or plan.source is not None or privacy is None or privacy.unit == "record":
         raise PlanError(
             "plan",
             plan.method,
@@ -70,6 +72,20 @@ def trust_of(plan: Plan) -> Trust:
     if not isinstance(plan.critic, KernelSettings) and each != ("one", plan.facts.persons):
         raise PlanError("plan", plan.preset, "a kernel critic, or a critic for each client with one batch a round")
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
+
+
+def who_is_a_client(plan: Plan) -> str:
+    """What a client is taken to be, for the list of what is assumed."""
+    assert plan.guarantee is not None
+    return "a client is one person" if plan.guarantee.unit == "person" else "a client is invented by the simulation"
+
+
+def for_invented_clients(plan: Plan) -> Plan:
+    """The plan of a simulation that spreads records over clients which it makes up: they are no persons."""
+    assert plan.privacy is not None
+    assert plan.guarantee is not None
+    privacy = dataclasses.replace(plan.privacy, unit="invented client")
+    return dataclasses.replace(plan, privacy=privacy, guarantee=dataclasses.replace(plan.guarantee, unit=privacy.unit))
 
 
 def check_one_round(plan: Plan) -> Plan:
@@ -104,8 +120,8 @@ def make_federated_plan(
     insecure_reproducible: bool = False,
 ) -> Plan:
     """The centralized plan by person with the relation, the observer and the noise of the trust model."""
-    check_clients(facts)
-    delta = check_delta(DELTA if delta is None else delta)
+    clients = check_clients(facts)
+    delta = check_delta(default_delta(clients) if delta is None else delta)
     wish = Wish(facts=facts, preset="default", delta=delta, steps=steps, seed=seed, device=device)
     observer, neighbours = promise(trust)
 
@@ -121,7 +137,7 @@ def make_federated_plan(
     draft = dataclasses.replace(draft, privacy=settings)
     return Plan(
         **vars(draft),
-        guarantee=guarantee(settings.total(), delta=delta, unit="person", observer=settings.observer),
+        guarantee=guarantee(settings.total(), delta=delta, unit=settings.unit, observer=settings.observer),
         seed=seed,
         insecure_reproducible=insecure_reproducible,
     )
@@ -203,7 +219,7 @@ def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
     if trust == "trusted-aggregator":
         assumed = [
             "the server adds the noise, publishes nothing else, and removes the answers when the round is over",
-            "a client is one person, and answers once",
+            f"{who_is_a_client(plan)}, and answers once",
         ]
     else:
         assumed = ["the client runs this software with good entropy; the server may do as it likes", *UNTRUSTED]

@@ -25,6 +25,20 @@ def on_sphere(codes: Tensor) -> Tensor:
     return F.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
 
 
+class Full(nn.Linear):
+    """A full layer. For a single image it multiplies and adds up, output by output, without a product of matrices.
+
+    Gradients of single records are those of single images, computed for many at once. A product of all their codes
+    would round a record's row by its place among the others.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[n, in] to [n, out]."""
+        if len(input) > 1:
+            return super().forward(input)
+        return (self.weight * input[:, None]).sum(dim=2) + self.bias
+
+
 class Spread(nn.ConvTranspose2d):
     """Twice the side: "multiply by a matrix, add the windows up", since gradients of single samples are products then.
 
@@ -49,7 +63,7 @@ class Decoder(nn.Module):
         self.image_size = image_size
         side, doublings = upsampling(image_size)
         self.first = (width * 2 ** (doublings - 1), side, side)
-        self.project = nn.Linear(CODE, math.prod(self.first))
+        self.project = Full(CODE, math.prod(self.first))
         layers: list[nn.Module] = []
         for level in range(doublings):
             last = level == doublings - 1

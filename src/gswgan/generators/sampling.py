@@ -14,6 +14,11 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.latent import latent_codes
 
 BATCH = 500
+MOST_ACTIVATIONS = 2**29
+"""Numbers in one layer's answer to a batch: 2 GiB. Only networks wider than any preset's get smaller batches."""
+
+LARGEST_SIDE = 72
+"""Of a feature map: images have at most 64 pixels a side, and are cropped."""
 
 PIXELS_AT = 41
 """Where the pixels of a PNG by `png_bytes` begin: behind its signature, its header and the name of their chunk."""
@@ -26,8 +31,10 @@ def draw_images(
     """uint8 images [n, channels, side, side], one for each label."""
     device = next(network.parameters()).device
     parts = []
-    for start in range(0, len(labels), BATCH):
-        wanted = torch.from_numpy(labels[start : start + BATCH].astype(np.int64)).to(device)
+    maps = settings.width * (1 if settings.architecture == "mlp" else LARGEST_SIDE**2)
+    size = max(1, min(BATCH, MOST_ACTIVATIONS // maps))
+    for start in range(0, len(labels), size):
+        wanted = torch.from_numpy(labels[start : start + size].astype(np.int64)).to(device)
         codes = latent_codes(len(wanted), settings.latent, settings.latent_kind, rng).to(device)
         parts.append((network(codes, wanted) * 255).round().clamp(0, 255).to(torch.uint8).cpu())
     return torch.cat(parts).numpy() if parts else np.zeros((0, 1, 1, 1), np.uint8)

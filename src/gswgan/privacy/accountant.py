@@ -46,6 +46,10 @@ PLAIN = 50.0
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
+NOT_RECOMPUTED = "as planned, not recomputed"
+"""How the accountant of a statement begins that was made where there was no accountant to compute it again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacyCost:
     """An epsilon with everything that it means nothing without."""
@@ -67,7 +71,8 @@ class PrivacyCost:
 
     def __str__(self) -> str:
         how = {"replace-one": f"one {self.unit} replaced", "zeroed": f"one {self.unit} zeroed"}[self.neighbours]
-        return f"epsilon {self.epsilon:.4g} at delta {self.delta:.3g} ({how}; observer: {self.observer})"
+        doubt = f"; {NOT_RECOMPUTED}" if self.accountant.startswith(NOT_RECOMPUTED) else ""
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:.3g} ({how}; observer: {self.observer}{doubt})"
 
 
 def check_delta(delta: float) -> float:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
+def printable(text: str, keep: str = "\n\t") -> str:
+    """The text with control characters, which a terminal would obey, written as escapes: names may be anybody's."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
 class GswganError(ValueError):
     """Base of every error this package raises on purpose.
 
@@ -11,8 +21,8 @@ class GswganError(ValueError):
 
     def __init__(self, name: str, value: object, expected: str, todo: str = "") -> None:
         self.name, self.value, self.expected, self.todo = name, value, expected, todo
-        message = f"{name} = {value!r}: expected {expected}."
-        super().__init__(f"{message} {todo}".rstrip())
+        message = f"{printable(name, keep='')} = {value!r}: expected {expected}."
+        super().__init__(printable(f"{message} {todo}".rstrip()))
 
     def __reduce__(self) -> tuple[type[GswganError], tuple[str, object, str, str]]:
         """So that it can be raised in one process and read in another."""

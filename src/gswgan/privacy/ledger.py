@@ -33,9 +33,11 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail, read_file
 
 FORMAT_VERSION = 1
+MAX_LEDGER_BYTES = 2**30
+"""A million lines, as many as a plan has steps, take less than half of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +167,7 @@ def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:
     """Each announced release of a private journal with its fingerprint, one for each draw of noise; and its size."""
     found: dict[tuple[str, int], tuple[Entry, str]] = {}
     try:
-        raw = path.read_bytes()
+        raw = read_file(path, MAX_LEDGER_BYTES)
         for text in raw.decode().splitlines():
             row = json.loads(text)
             entry = _entry(row)
@@ -181,7 +183,7 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
     """The lines of a file written by `chained_line`, without their digests, and the last digest: the head."""
     rows: list[dict[str, Any]] = []
     previous = ""
-    for index, text in enumerate(path.read_text().splitlines()):
+    for index, text in enumerate(read_file(path, MAX_LEDGER_BYTES).decode().splitlines()):
         row = json.loads(text)
         digest = row.pop("digest")
         if row["index"] != index or row["previous"] != previous or _digest(row) != digest:

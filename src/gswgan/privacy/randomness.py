@@ -26,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from gswgan.privacy.errors import PrivacyError
-from gswgan.privacy.storage import sync_folder, write_durably
+from gswgan.privacy.errors import PrivacyError, StorageError
+from gswgan.privacy.ownership import check_marked, marked
+from gswgan.privacy.storage import read_private, sync_folder, write_durably
 
 KEY_BYTES = 32
+KEY_VERSION = 2
 
 PUBLIC = "public"
 """The context of streams that come from a public seed; that of a key is the digest of a plan."""
@@ -191,18 +193,26 @@ def create_key(path: Path, context: str, *, secret: bytes | None = None) -> Stre
     if path.exists():
         raise PrivacyError("key file", str(path), "a path where no key is yet", "A key serves one run only.")
     secret = os.urandom(KEY_BYTES) if secret is None else secret
-    content = {"format_version": 1, "context": context, "secret": secret.hex()}
+    content = marked("key", {"format_version": KEY_VERSION, "context": context, "secret": secret.hex()})
     write_durably(path, json.dumps(content).encode(), mode=0o600)
     return Streams(secret, context)
 
 
 def load_key(path: Path, context: str) -> Streams:
-    """The key of a run that goes on. A key of another plan is refused: its noise would be used twice."""
+    """The key of a run that goes on, made by this user. A key of another plan is refused: its noise would serve twice.
+
+    So is a key that somebody else made: they would know the noise.
+    """
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(read_private(path, 2**16))
         secret, bound = bytes.fromhex(content["secret"]), content["context"]
+        if content["format_version"] not in (1, KEY_VERSION) or not isinstance(bound, str):
+            raise ValueError("another format")
+    except StorageError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise PrivacyError("key file", str(path), "the key of this run", "Start a new run.") from wrong
+    check_marked("key", content, path)
     if bound != context:
         raise PrivacyError("key", bound, f"a key made for plan {context}", "One key serves one plan: start a new run.")
     return Streams(secret, context)

@@ -103,6 +103,19 @@ def read_file(path: Path, most: int = MAX_JSON_BYTES, *, follow_link: bool = Fal
     return data
 
 
+def read_private(path: Path, most: int) -> bytes:
+    """As `read_file`, of a file that belongs to this user and that others cannot read."""
+    descriptor = _open(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise StorageError(
+                "private file", f"{path}, owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
+                f"a file of user {os.geteuid()} with mode 0600", "Others may have read or written it.",
+            )  # fmt: skip
+        return file.read(most)
+
+
 def check_file(path: Path, most: int | None = None, *, follow_link: bool = False) -> int:
     """The size of a regular file; refuses everything else, and a file of more than `most` bytes."""
     descriptor = _open(path, os.O_RDONLY, follow_link=follow_link)

@@ -7,6 +7,7 @@ import math
 from gswgan.privacy import DrawnOne, Sampled
 from gswgan.privacy.events import BaseEvent, in_words
 from gswgan.report.release import Release
+from gswgan.training.plan import INVENTED
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -75,7 +76,7 @@ def unit(release: Release) -> str:
 def summary(release: Release) -> str:
     """The page in one sentence."""
     facts, cost = release.plan.facts, release.cost
-    start = f"Synthetic images that a generator drew after learning from real ones ({facts.data}: {facts.size})"
+    start = f"Synthetic images that a generator drew after learning from real ones ({facts.data}: {release.plan.size})"
     limits = {
         "strong": "under a strong, proven limit on what anybody can learn from them about",
         "moderate": "under a proven limit on what anybody can learn from them about",
@@ -134,11 +135,10 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
         "public": "Everybody who gets the release.",
         "server": "The server that the participants answer to.",
     }
-    several = (
-        "All images of a person together."
-        if cost.unit == "person"
-        else "Several records of one person are protected only as a group, at a multiple of the cost."
-    )
+    several = {
+        "person": "All images of a person together.",
+        "invented client": INVENTED,
+    }.get(cost.unit, "Several records of one person are protected only as a group, at a multiple of the cost.")
     again = f" {release.repeated:,} had to be repeated and are counted." if release.repeated else ""
     whole = sum(times for _, times in planned)
     return [
@@ -167,7 +167,7 @@ def making(release: Release) -> list[tuple[str, str]]:
     plan = release.plan
     facts, generator, training = plan.facts, plan.generator, plan.training
     rows = [
-        ("Data", f"{facts.data}: {facts.size}, {plural(facts.classes, 'class')}, "
+        ("Data", f"{facts.data}: {release.plan.size}, {plural(facts.classes, 'class')}, "
          f"{facts.image_size} × {facts.image_size}, {'grey' if facts.channels == 1 else 'colour'}"),
         ("Method", f"{plan.method}: {plan.recipe.about}"),
         ("Preset", plan.preset),
@@ -188,13 +188,13 @@ def making(release: Release) -> list[tuple[str, str]]:
 
 def not_covered(release: Release) -> list[str]:
     """What the guarantee does not speak about."""
-    facts = release.plan.facts
     if release.cost is None:
         return ["Everything: nothing about this release is protected."]
     lines = [
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
-        f"What is public: that the data exists, its name, {facts.size}, the names of its classes, the image size.",
+        f"What is public: that the data exists, its name, {release.plan.size}, the names of its classes, the image "
+        "size.",
         "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
         "Files outside the release, how long the run took, and what its operator saw on the screen.",
     ]

@@ -34,7 +34,7 @@ from gswgan.training.entering import enter
 from gswgan.training.gs_wgan import kernel_critic
 from gswgan.training.method import Tools
 from gswgan.training.plan import Facts, Plan
-from gswgan.training.publish import publish
+from gswgan.training.publish import check_stated, publish
 from gswgan.training.run_folder import RunFolder
 
 LOG_EVERY = 50
@@ -110,6 +110,7 @@ def run(
     """
     with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _clear_about_the_disk(folder):
         plan = folder.plan()
+        folder.check_made_here(plan)
         if folder.is_finished:
             if _clean_up(folder):  # it died after its last file
                 return True
@@ -118,6 +119,7 @@ def run(
             )
         if data is not None and not plan.fits(Facts.of(data)):
             raise RunError("data", Facts.of(data), f"data with the plan's facts {plan.facts}")
+        check_stated(plan)
         _remove_asides(folder)
         generator = make_generator(plan, device)
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gswgan.errors import RunError
-from gswgan.privacy.storage import write_durably
+from gswgan.privacy.storage import check_file, write_durably
 
 FORMAT_VERSION = "3"
 EVERY_SECONDS = 20.0
@@ -62,6 +62,7 @@ class Checkpoint:
         if not self._path.exists():
             return None
         try:
+            check_file(self._path)
             with safetensors.safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

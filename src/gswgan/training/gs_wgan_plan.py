@@ -232,8 +232,8 @@ def _check_privacy(plan: Plan) -> PrivacySettings:
     ruled = {name: getattr(privacy, name) for name in stated}
     if stated != ruled:
         raise PlanError("guarantee", stated, f"{ruled}, as in privacy")
-    if (privacy.unit == "person") != (plan.facts.persons is not None):
-        raise PlanError("privacy.unit", privacy.unit, "person exactly where the data has persons")
+    if (privacy.unit == "record") != (plan.facts.persons is None):
+        raise PlanError("privacy.unit", privacy.unit, "record exactly where the data has no persons")
     return privacy
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import PlanError, RunError, short
+from gswgan.errors import PlanError, RunError, StorageError, short
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
-from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
+from gswgan.privacy import Accountant, Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
-from gswgan.privacy.storage import named_by_user, write_durably
+from gswgan.privacy.storage import named_by_user, read_file, write_durably
 from gswgan.training.settings import check_delta, check_ranges, from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ MOST_NAMED = 20
 """Classes that a text names."""
 
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
+
+INVENTED = "An invented client is a group of records that a simulation made up: no person, and no holder of data."
 
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
@@ -109,7 +111,7 @@ class PrivacySettings:
     rate: float = 1.0
     shards: int | None = None
     neighbours: Neighbours = "replace-one"
-    unit: Literal["record", "person"] = "record"
+    unit: Literal["record", "person", "invented client"] = "record"
     observer: Literal["public", "server"] = "public"
 
     def __post_init__(self) -> None:
@@ -183,6 +185,12 @@ class Draft:
 
         return find_method(self.method)
 
+    @property
+    def size(self) -> str:
+        """How much data, in words."""
+        invented = self.privacy is not None and self.privacy.unit == "invented client"
+        return self.facts.size.replace("person", "invented client") if invented else self.facts.size
+
     def total(self, steps: int | None = None) -> Event | None:
         """What the first `steps` steps release at the most (without it: the whole run); None: nothing is sanitized."""
         return self.recipe.total(self, self.training.steps if steps is None else steps)
@@ -214,11 +222,13 @@ class Plan(Draft):
                 raise PlanError("guarantee", self.guarantee, f"one exactly where the method has one ({self.method})")
             return
         check_delta(self.guarantee.delta)
-        unit = "record" if self.facts.persons is None else "person"
-        stated = (self.guarantee.neighbours, self.guarantee.unit, self.guarantee.sampling)
-        ruled = (unsampled(next(iter(tally(total)))).neighbours, unit, sampling_of(total))
+        unit = "record" if self.facts.persons is None else "person" if self.privacy is None else self.privacy.unit
+        neighbours = unsampled(next(iter(tally(total)))).neighbours
+        stated = (self.guarantee.neighbours, self.guarantee.unit, self.guarantee.sampling, self.guarantee.accountant)
+        ruled = (neighbours, unit, sampling_of(total), Accountant(neighbours).method(total))
         if stated != ruled:
-            raise PlanError("guarantee", stated, f"{ruled}: neighbours, unit and sampling of what is released")
+            what = "neighbours, unit, sampling and accountant of what is released"
+            raise PlanError("guarantee", stated, f"{ruled}: {what}")
 
     @property
     def void(self) -> str | None:
@@ -278,7 +288,9 @@ class Plan(Draft):
     def load(cls, path: Path) -> Plan:
         """Read a saved plan."""
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(read_file(path, follow_link=True))
+        except StorageError:
+            raise
         except (OSError, ValueError, RecursionError) as wrong:
             what = wrong.strerror if isinstance(wrong, OSError) else "no JSON"
             raise PlanError("plan", f"{path}: {what}", "a plan saved by `gswgan train --save-plan`", _AGAIN) from wrong

@@ -12,9 +12,9 @@ from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
 from gswgan.privacy.events import sampling_of, tally, unsampled
 from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, Plan
-from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole
+from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, default_delta
 
-EPSILON, DELTA = 10.0, 1e-5
+EPSILON = 10.0
 """Where nothing else is asked for."""
 
 CURVE_POINTS = 8
@@ -37,7 +37,7 @@ def make_plan(
     units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
     if units < 2:
         raise PlanError(what, units, "at least 2", f"A guarantee hides one among others: add {what}.")
-    delta, seed = check_delta(DELTA if delta is None else delta), check_whole("seed", seed, 0, 2**63 - 1)
+    delta, seed = check_delta(default_delta(units) if delta is None else delta), check_whole("seed", seed, 0, 2**63 - 1)
     draft = make_draft(
         facts,
         method=method,
@@ -67,7 +67,7 @@ def make_draft(
     method: str = "gswgan",
     preset: str | None = None,
     epsilon: float | None = None,
-    delta: float = DELTA,
+    delta: float | None = None,
     shards: int | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -84,7 +84,7 @@ def make_draft(
     wish = Wish(
         facts=facts,
         preset=preset,
-        delta=check_delta(delta),
+        delta=check_delta(default_delta(facts.persons or facts.records) if delta is None else delta),
         shards=shards,
         steps=None if steps is None else check_whole("steps", steps, 1, MOST_STEPS),
         seed=seed,
@@ -109,6 +109,16 @@ def make_draft(
         target = check_epsilon(EPSILON if epsilon is None else epsilon)
         own = calibrate(run, epsilon=target, delta=wish.delta, accountant=Accountant("replace-one"))
     return recipe.draft(wish, own or 0.0)
+
+
+def check_large_delta(plan: Plan, *, allowed: bool) -> None:
+    """Refuse a delta of 1 / n or more (n: records, persons or clients) unless it was asked for."""
+    units, cost = plan.facts.persons or plan.facts.records, plan.guarantee
+    if cost is not None and cost.delta >= 1 / units and not allowed:
+        raise PlanError(
+            "delta", cost.delta, f"less than 1/{units}, since it allows one {cost.unit} to be published in the clear",
+            "Pass a smaller --delta. If it is meant, --allow-large-delta (Python: allow_large_delta=True).",
+        )  # fmt: skip
 
 
 def doubts(plan: Plan, data: ImageData | ImageStream) -> list[str]:

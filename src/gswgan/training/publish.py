@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,19 +13,24 @@ import numpy as np
 import safetensors.torch
 from torch import nn
 
-from gswgan.errors import LedgerError
+from gswgan.errors import LedgerError, PlanError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
-from gswgan.privacy import PrivacyCost, Streams
+from gswgan.privacy import Accountant, PrivacyCost, Streams
+from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import in_words, tally
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.storage import write_durably
-from gswgan.training.plan import Plan
+from gswgan.training.plan import INVENTED, Plan
 from gswgan.training.run_folder import RunFolder, read_json, write_json
 from gswgan.training.settings import from_plain, to_plain
 
 PICTURE_COLUMNS = 12
+
+TOLERANCE = 1e-4
+"""Relative: between epsilons that two machines compute from the same releases."""
+
 _COST = tuple(field.name for field in dataclasses.fields(PrivacyCost))
 
 
@@ -60,7 +67,28 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
             "releases", sum(found.values()), f"the planned {sum(planned.values())}, since dp-accounting is not here",
             "A release was repeated after a stop. Install dp-accounting and resume to state what it cost.",
         )  # fmt: skip
-    return plan.guarantee
+    return not_recomputed(plan.guarantee)
+
+
+def not_recomputed(planned: PrivacyCost) -> PrivacyCost:
+    """What a plan states, where nobody has computed it again."""
+    return dataclasses.replace(planned, accountant=f"{NOT_RECOMPUTED} (planned by: {planned.accountant})")
+
+
+def check_stated(plan: Plan) -> None:
+    """Refuse a plan that states less than its releases cost, before anything is released.
+
+    Without dp-accounting nobody knows: then the statement of the run says that it was not recomputed.
+    """
+    cost, total = plan.guarantee, plan.total()
+    if cost is None or total is None or plan.source is not None or importlib.util.find_spec("dp_accounting") is None:
+        return
+    epsilon = Accountant(cost.neighbours).epsilon(total, cost.delta)
+    if cost.epsilon < epsilon * (1 - TOLERANCE):
+        raise PlanError(
+            "plan.guarantee.epsilon", cost.epsilon, f"at least {epsilon:.6g} at delta {cost.delta:g}, for its releases",
+            "The plan states less than it costs: make it again. Nothing was released.",
+        )  # fmt: skip
 
 
 def privacy_statement(plan: Plan, cost: PrivacyCost | None) -> dict[str, Any]:
@@ -98,7 +126,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
     left_out = [name for label, name in enumerate(facts.class_names) if label not in kept]
     cost = cost_from_statement(statement)
     lines = [
-        f"# Synthetic images after {facts.data}",
+        f"# Synthetic images after {plain_text(facts.data)}",
         "",
         "![samples](samples.png)",
         "",
@@ -117,6 +145,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             "- what happened is in ledger.jsonl",
             *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
             *(f"- NO guarantee towards the {one['observer']}: {one['why']}" for one in statement.get("open_to", [])),
+            *(f"- assumed: {one}" for one in statement.get("assumed", [])),
         ]
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
@@ -129,23 +158,30 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
         "Published here as they are, without protection; all of them are in model.json:",
         "",
-        f"- that the data exists, and what it is called: {facts.data}",
-        f"- {facts.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s)",
-        f"- {facts.classes} class(es), and their names: {facts.names}",
+        f"- that the data exists, and what it is called: {plain_text(facts.data)}",
+        f"- {plan.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s)",
+        f"- {facts.classes} class(es), and their names: {plain_text(facts.names)}",
         "- the settings of the run, which must have been chosen without looking at the protected data",
         "",
         "## How it was made",
         "",
-        f"- method `{plan.method}` ({plan.recipe.about}), preset `{plan.preset}`",
+        f"- method `{plan.method}` ({plan.recipe.about}), preset {plain_text(plan.preset)}",
         f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:
-        lines.append(f"- left out, too rare to be told from the noise: {', '.join(left_out)}")
+        lines.append(f"- left out, too rare to be told from the noise: {', '.join(map(plain_text, left_out))}")
     return "\n".join(lines) + "\n"
+
+
+def plain_text(name: str) -> str:
+    """A name of a file, class or preset, which anybody may have chosen, as text that is no Markdown and no HTML."""
+    return re.sub(r"([\\`*_{}\[\]()#!|~:])", r"\\\1", html.escape(name, quote=False))
 
 
 def _several(unit: str) -> str:
     if unit == "person":
         return "All records of a person together are protected."
+    if unit == "invented client":
+        return f"{INVENTED} All records of one group together are protected. A person may be in several groups."
     return "Several records of one person are protected only as a group, at a multiple of the cost."

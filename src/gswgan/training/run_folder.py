@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import RunError
+from gswgan.errors import RunError, StorageError
 from gswgan.privacy import Streams
-from gswgan.privacy.randomness import create_key, load_key
-from gswgan.privacy.storage import check_own, check_private, locked, make_folder, write_durably
+from gswgan.privacy.ownership import check_marked, marked
+from gswgan.privacy.randomness import create_key, erase_key, load_key
+from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
 from gswgan.training.plan import Plan
+
+MOST_BYTES = 2**32
+"""Of one file of a release that is copied into another: sums over 10,000 classes and 32,768 features."""
 
 
 class RunFolder:
@@ -36,6 +40,7 @@ class RunFolder:
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
         self.shards, self.data = self.private / "shards.json", self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
+        self.owner = self.private / "owner.json"  # that this user made the run
         self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"
         self.book, self.rounds = self.private / "book.json", self.private / "round.json"  # of clients that answer
 
@@ -61,6 +66,8 @@ class RunFolder:
         try:
             if not folder.is_vacant():
                 raise taken
+            names = ("embedding", "ledger", "privacy") if origin is not None else ()
+            copied = {getattr(folder, name): read_file(getattr(origin, name), MOST_BYTES) for name in names}
             for new in (root, folder.release):
                 make_folder(new)
             make_folder(folder.private, private=True)
@@ -69,13 +76,15 @@ class RunFolder:
                     raise taken
                 if source is not None:
                     folder.remember_source(source)
-                for old in (folder.book, folder.key):  # of a folder that was begun before
-                    old.unlink(missing_ok=True)
+                folder.book.unlink(missing_ok=True)  # of a folder that was begun before
+                erase_key(folder.key)
                 if book is not None:
                     write_json(folder.book, {"book": str(book.resolve())})
+                write_json(folder.owner, marked("run", {"plan": plan.digest()}))
+                if book is not None:
                     folder.secret(plan)
-                for name in ("embedding", "ledger", "privacy") if origin is not None else ():
-                    write_durably(getattr(folder, name), getattr(origin, name).read_bytes())
+                for path, content in copied.items():
+                    write_durably(path, content)
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
         except OSError as wrong:
             if is_new:
@@ -87,7 +96,8 @@ class RunFolder:
         """Whether nothing is here, or only the first files of a run that died before it had its plan."""
         if not self.root.is_dir():
             return not self.root.exists()
-        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.key}
+        begun = {self.release, self.private, self.private / "lock", self.source, self.book, self.owner}
+        begun |= {self.key} if self.owner.exists() else set()  # which comes before it
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
             path in begun or path.suffix == ".part" for path in inside
@@ -104,6 +114,7 @@ class RunFolder:
 
     def secret(self, plan: Plan) -> Streams:
         """The run's secret streams; the key is drawn when the run first asks."""
+        self.check_made_here(plan)
         if self.key.exists():
             return load_key(self.key, plan.digest())
         fixed = None
@@ -124,12 +135,20 @@ class RunFolder:
 
     def remember_source(self, source: dict[str, Any]) -> None:
         """Where the data was read from, so that a resumed run finds it again. Private: it may name a path."""
-        write_json(self.source, source)
+        write_json(self.source, marked("source of the data", source))
 
     def remembered_source(self) -> dict[str, Any]:
-        """What `remember_source` was told."""
+        """What `remember_source` was told. What somebody else wrote there is not followed."""
         source = read_json(self.source, "the source of the run's data (or pass --data)")
-        return {key: value for key, value in source.items() if key != "format_version"}
+        source = {key: value for key, value in source.items() if key != "format_version"}
+        return check_marked("source of the data", source, self.source, "Or pass --data.")
+
+    def check_made_here(self, plan: Plan) -> None:
+        """Refuse a run that this user did not make: whoever did may know its key, and with it the noise."""
+        known = read_json(self.owner, "the owner.json of a run") if self.owner.exists() else {}
+        known = {key: value for key, value in known.items() if key != "format_version"}
+        if check_marked("run", known, self.root).get("plan") != plan.digest():
+            raise RunError("run", str(self.root), "the plan that it was made with", "Start a new run.")
 
     def check_ours(self) -> None:
         """Refuse folders of another user, or in which others can put or read what they should not."""
@@ -181,7 +200,9 @@ _WHOLE = "Check that the folder is whole, or copy it again."
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """A JSON file of ours, or a RunError that says what was expected there."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_file(path))
+    except StorageError:
+        raise
     except (OSError, ValueError, RecursionError) as wrong:
         raise RunError("file", str(path), expected, _WHOLE) from wrong
     if not isinstance(content, dict) or content.get("format_version") != 1:

@@ -77,6 +77,11 @@ def check_delta(delta: Any) -> float:
     return float(delta)
 
 
+def default_delta(units: int) -> float:
+    """Where none is asked for, by the number of records, persons or clients."""
+    return 1e-5 if units < 100_000 else 0.1 / units
+
+
 def check_whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number that a user gave as the option of this name."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

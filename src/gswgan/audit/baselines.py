@@ -1,0 +1,255 @@
+"""Worst-case neighbours of the baselines, driven through the wiring of a real run: see wiring.py.
+
+DP-SGD: the changed record's gradient is v or -v, far beyond the clip, that of all others 0. Minibatches of features:
+the same for its feature vector. Votes: its teacher votes for the first or for the second option in every question,
+all others for the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gswgan.audit.wiring import (
+    GREY,
+    Observed,
+    Watch,
+    made_data,
+    made_facts,
+    observed,
+    restated,
+    seed_of,
+    wired,
+)
+from gswgan.audit.worst_case import QUIET
+from gswgan.baselines import autoencoder, dp_sgd_gan, find_method
+from gswgan.baselines.dp_merf_ae import DPMerfAESettings
+from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
+from gswgan.baselines.g_pate import GPateSettings
+from gswgan.data import ImageData
+from gswgan.errors import AuditError
+from gswgan.training.plan import Facts, Plan
+from gswgan.training.planner import make_plan
+
+RECORDS, BATCH = 20, 6
+"""Of the tiny runs: records, and how many take part in a release on average, where they are sampled."""
+
+LOUD_EPSILON = 60.0
+"""Of the tiny runs that are not sampled."""
+
+Attack = Callable[[Plan, int, int], dict[str, Watch]]
+"""Plan, world and number of steps to what is seen of each kind of release."""
+
+
+def observe_baseline(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
+    """Real steps of a tiny run of the plan's method and preset, in both worlds."""
+    attack = _attack_on(plan)
+    runs = {world: tiny_plan(plan, seed=seed_of(seed, plan.method, plan.preset, world)) for world in (1, 2)}
+    first, second = (attack(runs[world], world, steps) for world in (1, 2))
+    return [kind for name in first for kind in observed(name, first[name], second[name])]
+
+
+def _attack_on(plan: Plan) -> Attack:
+    if isinstance(plan.critic, MinibatchSettings):
+        return _attack_minibatches
+    if isinstance(plan.critic, DPMerfAESettings):
+        return _attack_autoencoder
+    attacks: dict[str, Attack] = {"dp-sgd-gan": _attack_updates, "g-pate": _attack_votes}
+    if plan.method not in attacks:
+        known = ", ".join(("gswgan", "dp-merf", "dp-merf-ae", *attacks))
+        raise AuditError("method", plan.method, f"one of {known}", "Pass one of them as --method.")
+    return attacks[plan.method]
+
+
+def tiny_plan(plan: Plan, *, seed: int) -> Plan:
+    """A run of the same method and preset with few made records and little noise."""
+    own_noise = find_method(plan.method).own_noise(plan.preset)
+    loud = make_plan(
+        made_facts(max(RECORDS, _batch(plan.critic)), classes=2),
+        method=plan.method,
+        preset=plan.preset,
+        epsilon=LOUD_EPSILON if own_noise is None else None,
+        shards=4 if find_method(plan.method).takes_shards else None,
+        steps=4,
+    )
+    return restated(loud, seed=seed, facts=made_facts(RECORDS, classes=2), critic=_quiet(loud.critic))
+
+
+def _batch(settings: Any) -> int:
+    """Records of a release, on average, where they are sampled."""
+    if isinstance(settings, DPMerfAESettings):
+        return _batch(settings.autoencoder)
+    return getattr(settings, "learning_batch", 0)
+
+
+def _quiet(settings: Any) -> Any:
+    """The settings with BATCH records in a release, on average, and little noise, where they are sampled."""
+    if isinstance(settings, DPMerfAESettings):
+        return replace(settings, autoencoder=_quiet(settings.autoencoder), embedding=_quiet(settings.embedding))
+    if not _batch(settings):
+        return settings
+    noise = {"noise_std" if isinstance(settings, MinibatchSettings) else "noise_multiplier": 1 / QUIET}
+    return replace(settings, learning_batch=BATCH, **noise)
+
+
+def _alternating(width: int) -> Tensor:
+    """A unit vector whose entries alternate in sign: noise that is shared between coordinates cancels out and shows."""
+    return (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
+
+
+def _opinion(images: Tensor) -> Tensor:
+    """Of records in [0, 1]: white 1, black -1, grey 0."""
+    return ((images[:, -1, -1, -1] * 255).round() - GREY).sign()
+
+
+def _plant_gradients(gradients: Any, records_loss: Any) -> Watch:
+    """Plant the gradients of records, and watch what the barrier lets out."""
+    direction = _alternating(gradients.width)
+    release, seen = gradients.release, Watch(direction.double().numpy(), gradients.mechanism.event)
+
+    def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
+        said = _opinion(images) if loss is records_loss else torch.zeros(len(images))
+        return 1e3 * said[:, None] * direction
+
+    def watched(*args: Any, **options: Any) -> Tensor:
+        found: Tensor = release(*args, **options)
+        seen.see(found.double().numpy() * gradients.expected)
+        return found
+
+    gradients.rows, gradients.release = rows, watched
+    return seen
+
+
+def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+    data = made_data(plan.facts, world)
+    with wired(plan, data) as real:
+        critic, step = real.critic, 0
+        critic.prepare(data)
+        seen = _plant_gradients(critic.gradients, dp_sgd_gan._loss_of_record)
+        while len(seen) < steps:
+            critic.done = 0  # a tiny run plans few updates
+            critic.learn(step, _BlankFakes(plan.facts))
+            step += 1
+        real.check_ledger([seen.event] * len(seen))
+    return {"updates": seen}
+
+
+def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+    data = made_data(plan.facts, world)
+    with wired(plan, data) as real:
+        return {"minibatches": _watch_minibatches(real.critic, data, plan, steps)}
+
+
+def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> Watch:
+    direction = _alternating(critic.features.width)
+    critic.features = _PlantedFeatures(critic.features, direction)
+    critic.prepare(data)
+    mechanism = critic._batches
+    release, seen = mechanism.release, Watch(direction.double().numpy(), mechanism.event)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        found = release(*args, **options)
+        seen.see(found.sums[0])  # all records are of the first class
+        return found
+
+    mechanism.release = watched
+    for step in range(steps):
+        critic.learn(step, _BlankFakes(plan.facts))
+    return seen
+
+
+class _BlankFakes:
+    """A generator of black images: planted gradients do not depend on fakes."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts, self.label_set = facts, np.arange(facts.classes)
+
+    def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
+        """Images and labels."""
+        side = self._facts.image_size
+        return torch.zeros(count, self._facts.channels, side, side), torch.zeros(count, dtype=torch.int64)
+
+
+class _PlantedFeatures:
+    """Random features in all but what they say of a record: v, -v or 0, far beyond the clip."""
+
+    def __init__(self, real: Any, direction: Tensor) -> None:
+        self.width, self.side, self.frequencies = real.width, real.side, real.frequencies
+        self._direction = direction
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return 1e3 * _opinion(images)[:, None] * self._direction
+
+
+def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+    settings, rows = plan.critic, plan.training.batch_size
+    data = made_data(plan.facts, world)
+    fake = torch.zeros(rows, 1, plan.facts.image_size, plan.facts.image_size)
+    labels = torch.zeros(rows, dtype=torch.int64)
+    votes = torch.zeros(settings.teachers, rows * settings.projection, dtype=torch.int64)
+    with wired(plan, data) as real:
+        critic = real.critic
+        critic.prepare(data)
+        changed = next(k for k in range(settings.teachers) if _opinion_of_shard(critic.teachers, k))
+        votes[changed] = 0 if _opinion_of_shard(critic.teachers, changed) > 0 else 1
+        critic.votes = lambda *args: votes
+        critic.teachers.learn = lambda *args: None
+        seen = {"check": _watch_votes(critic._check, settings), "votes": _watch_votes(critic._vote, settings)}
+        for step in range(steps):
+            critic.learn(step, _BlankFakes(plan.facts))
+            critic.upstream_gradient(fake, labels)
+        real.check_ledger([kind.event for kind in seen.values()] * steps)
+    return seen
+
+
+def _opinion_of_shard(teachers: Any, number: int) -> float:
+    """The strongest opinion among the records of a teacher."""
+    own = teachers.shards.table[number, : int(teachers.shards.sizes[number])]
+    said = _opinion(teachers._images[own].to(torch.float32) / 255)
+    return float(said[said.abs().argmax()])
+
+
+def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
+    """The changed teacher moves one vote from the second option to the first, in every question."""
+    release, ballot = mechanism.release, mechanism.ballot
+    shape = (ballot.questions,) if ballot.largest else (ballot.questions, ballot.options)
+    middle, towards = np.zeros(shape), np.zeros(shape)
+    if ballot.largest:
+        middle[:], towards[:] = settings.teachers - 0.5, 1.0
+    else:
+        middle[:, 0], middle[:, 1], towards[:, 0], towards[:, 1] = settings.teachers - 0.5, 0.5, 1.0, -1.0
+    seen = Watch(towards.ravel(), mechanism.event, middle=middle)
+
+    def watched(name: str, votes: Tensor) -> Any:
+        found = release(name, votes)
+        seen.see(found)
+        return found
+
+    mechanism.release = watched
+    return seen
+
+
+def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+    """Short runs, one after the other, each with a key of its own; then the embedding's releases, where it has many."""
+    data = made_data(plan.facts, world)
+    found: dict[str, Watch] = {}
+    for number in range(math.ceil(steps / plan.critic.autoencoder.releases)):
+        run = restated(plan, seed=seed_of(plan.seed, number))
+        with wired(run, data) as real:
+            seen = _plant_gradients(real.critic.gradients, autoencoder.reconstruction_loss)
+            real.critic._train(data)
+            real.check_ledger([seen.event] * len(seen))
+        if number:
+            found["auto-encoder"].extend(seen)
+        else:
+            found["auto-encoder"] = seen
+    if isinstance(plan.critic.embedding, MinibatchSettings):
+        with wired(plan, data) as real:
+            found["minibatches"] = _watch_minibatches(real.critic.kernel, data, plan, steps)
+    return found

@@ -1,0 +1,85 @@
+"""Whose work a file is: a mark under a secret that only this user on this machine has.
+
+The noise of a run is only as secret as its key. A run folder that somebody hands over may hold a key that they chose,
+so that they can subtract the noise, or name data that is none of their business. Whoever does not know the secret in
+the user's state folder cannot make the mark, so such a folder is told from one of our own, wherever it is moved on
+this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gswgan.privacy.errors import PrivacyError, StorageError
+from gswgan.privacy.storage import check_own, locked, make_folder, read_private, write_durably
+
+SECRET_BYTES = 32
+MARK = "mark"
+
+
+def state_folder() -> Path:
+    """Where this user's secret is kept: $GSWGAN_STATE, else $XDG_STATE_HOME/gswgan, else ~/.local/state/gswgan."""
+    if given := os.environ.get("GSWGAN_STATE"):
+        return Path(given).absolute()
+    base = os.environ.get("XDG_STATE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "state") / "gswgan"
+    except RuntimeError as wrong:
+        raise StorageError("home folder", None, "a place for this user's secret", "Set GSWGAN_STATE.") from wrong
+
+
+def marked(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content, which JSON can hold, with the mark that it is this user's own."""
+    return {**content, MARK: _mark(_secret(make=True), kind, content)}
+
+
+def check_marked(kind: str, content: Mapping[str, Any], path: Path, todo: str = "Start a new run.") -> dict[str, Any]:
+    """The content of a file without its mark; a PrivacyError where the mark is missing or not of this user's secret."""
+    bare, found = {name: value for name, value in content.items() if name != MARK}, content.get(MARK)
+    if not isinstance(found, str):
+        raise PrivacyError(
+            kind, str(path), "one that was made by this user on this machine; this one has no mark",
+            f"An earlier version made it, or somebody else, who may know more of it than they should. {todo}",
+        )  # fmt: skip
+    if not hmac.compare_digest(found.encode(), _mark(_secret(make=False), kind, bare).encode()):
+        raise PrivacyError(
+            kind, str(path), "one that was made by this user on this machine; its mark is another's",
+            "Somebody else made it, who may know more of it than they should. If you made it on another machine, move "
+            f"that machine's state folder (here it is {state_folder()}) as well, or set GSWGAN_STATE to it. {todo}",
+        )  # fmt: skip
+    return bare
+
+
+def _mark(secret: bytes, kind: str, content: Mapping[str, Any]) -> str:
+    text = json.dumps(["gswgan mark 1", kind, dict(content)], sort_keys=True)
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _secret(*, make: bool) -> bytes:
+    """This user's secret, made when it is first needed; where there is none and none is made, one that fits no mark."""
+    path = state_folder() / "owner.key"
+    if make and not path.exists():
+        try:
+            make_folder(path.parent)
+            check_own(path.parent)
+            with locked(path.with_name("owner.lock"), wait=True):
+                if not path.exists():
+                    write_durably(path, os.urandom(SECRET_BYTES), mode=0o600)
+        except OSError as wrong:
+            raise StorageError(
+                "state folder", str(path.parent), f"a folder that can be written ({wrong.strerror})",
+                "Set GSWGAN_STATE to a folder of your own that stays.",
+            ) from wrong  # fmt: skip
+    try:
+        secret = read_private(path, SECRET_BYTES)
+    except FileNotFoundError:
+        return os.urandom(SECRET_BYTES)
+    if len(secret) != SECRET_BYTES:
+        raise StorageError("secret", str(path), f"a file of {SECRET_BYTES} bytes", "Restore it, or remove it.")
+    return secret
