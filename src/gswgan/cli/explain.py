@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gswgan.critics.kernel import KernelSettings
-<<<<<<< HEAD
 from gswgan.critics.started import KernelStart
-=======
-from gswgan.critics.started import StartedSettings
 from gswgan.privacy import PrivacyCost
->>>>>>> main
 from gswgan.privacy.events import in_words
 from gswgan.training.plan import INVENTED, Plan
 from gswgan.training.publish import cost_from_statement
