@@ -1,11 +1,11 @@
-"""The paper's Table 1 with all methods at a true epsilon of 10, from records, into README.md.
+"""The paper's Table 1 with all methods at a true epsilon of 10, from records: a table of docs/results.md.
 
     gswgan evaluate RELEASE --data mnist --classifiers all --train-size 10000 --samples 10000 \\
         --metrics classifiers,inception_score --json > EVALUATIONS/mnist-dp-sgd-gan.json
-    python benchmarks/methods_table.py --evaluations EVALUATIONS --into README.md
+    python benchmarks/methods_table.py EVALUATIONS      # keeps their figures in benchmarks/results/methods-10000.json
+    python benchmarks/results_page.py                   # makes the page anew
 
-CNN (60,000 images) and FID are those of the training records (`train_plan.py`), all else is from the evaluations, which
-are kept in benchmarks/results/methods-10000.json: without `--evaluations` the table is made from there.
+CNN (60,000 images) and FID are those of the training records (`train_plan.py`), all else is from the evaluations.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from record import record
+from result_runs import RESULTS, SETS, read, table, true_epsilon
 
-RESULTS = Path(__file__).parent / "results"
 KEPT = RESULTS / "methods-10000.json"
-BEGIN, END = "<!-- table 1 -->", "<!-- end of table 1 -->"
-DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 METHODS = {  # title, training record
     "default": ("`default`", "eps10-seed0"),
     "ensemble": ("`ensemble`", "ensemble-eps10-seed0"),
@@ -41,21 +39,11 @@ PUBLISHED = {  # the paper's Table 1: IS, FID, MLP, CNN, average, calibrated
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--evaluations", type=Path, help="folder with DATA-METHOD.json of `gswgan evaluate --json`")
-    parser.add_argument("--into", type=Path, help="a page with the table's two marks")
-    options = parser.parse_args()
-    if options.evaluations is not None:
-        keep(options.evaluations)
-    kept = json.loads(KEPT.read_text())["evaluations"]
-    lines = ["| | true epsilon | IS | FID | MLP | CNN | average of 13 | calibrated |", "|" + "---|" * 8]
-    lines += [row(data, method, kept) for data in DATA for method in METHODS if f"{data}-{method}" in kept]
-    print("\n".join(lines))
-    if options.into is not None:
-        page = options.into.read_text()
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        options.into.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
+def table_1() -> str:
+    """Ours and, in brackets, the paper's."""
+    kept = read(KEPT.stem)["evaluations"]
+    head = ["", "true epsilon", "IS", "FID", "MLP", "CNN", "average of 13", "calibrated"]
+    return table(head, (row(data, method, kept) for data in SETS for method in METHODS if f"{data}-{method}" in kept))
 
 
 def keep(folder: Path) -> None:
@@ -72,23 +60,26 @@ def keep(folder: Path) -> None:
     record(KEPT, {"train_size": 10_000, "settings": "paper", "evaluations": found})
 
 
-def row(data: str, method: str, kept: dict[str, Any]) -> str:
-    """A line of the table: ours and, in brackets, the paper's."""
+def row(data: str, method: str, kept: dict[str, Any]) -> list[str]:
+    """A line of the table."""
     title, name = METHODS[method]
-    trained = json.loads((RESULTS / f"{data}-{name}-h200.json").read_text())
+    trained = read(f"{data}-{name}-h200")
     found = kept[f"{data}-{method}"]
     ours, real = found["classifiers"], found["real"]
     average = sum(ours.values()) / len(ours)
     calibrated = 100 * sum(ours[kind] / real[kind] for kind in ours) / len(ours)
-    epsilon = f"{trained['privacy']['epsilon']:.4g}" if trained["privacy"] else "none: no guarantee"
-    if claimed := trained["plan"]["claimed"]:
-        epsilon = f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"
     fid = f"{trained['fid']:#.3g}".rstrip(".") if trained.get("fid") else "-"
     cells = [f"{found['inception_score']:.2f}", fid, f"{ours['mlp']:.3f}", f"{trained['cnn_accuracy']:.3f}"]
     cells += [f"{average:.3f}", f"{calibrated:.0f} %"]
     if published := PUBLISHED.get((data, method)):
         cells = [f"{mine} ({theirs})" for mine, theirs in zip(cells, published)]
-    return f"| {DATA[data]}, {title} | {epsilon} | " + " | ".join(cells) + " |"
+    return [f"{SETS[data]}, {title}", true_epsilon(trained), *cells]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evaluations", type=Path, help="folder with DATA-METHOD.json of `gswgan evaluate --json`")
+    keep(parser.parse_args().evaluations)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_without_a_gpu_many_classes_do_not_make_a_step_long() -> None:
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_what_was_measured_is_the_recipe_of_today(path: Path) -> None:
-    """The figures of README and docs/quality.md are those of the defaults: whoever changes these measures again."""
+    """The figures of README and docs/results.md are those of the defaults: whoever changes these measures again."""
     plan = json.loads(path.read_text())["plan"]
     device = "cuda" if path.stem.endswith("h200") else "cpu"
     recipe = kernel_defaults(from_plain(Facts, plan["facts"], "facts"), plan["privacy"]["noise_std"], device)

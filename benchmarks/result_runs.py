@@ -1,0 +1,195 @@
+"""The recorded trainings of benchmarks/results as tables of docs/results.md (see results_page.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+RESULTS = Path(__file__).parent / "results"
+SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+GUARANTEE = (1e-5, "replace-one", "record", "public")
+"""Of all trainings by record: delta, neighbours, unit, observer. The page says it once."""
+SCORES = (("cnn_accuracy", 3), ("fid", 1), ("inception_score", 2))
+"""What is measured of a training, and its digits."""
+BRIEF = (
+    ("mnist", "`default`", "H200", 10.0),
+    ("mnist", "`default`", "H200", 1.0),
+    ("mnist", "`default`", "2 cores", 10.0),
+    ("mnist", "`ensemble`", "H200", 10.0),
+    ("mnist", "`paper`", "H200", 610.3),
+    ("mnist-writers", "`default`", "H200", 10.0),
+    ("fashion-mnist", "`default`", "H200", 10.0),
+)
+"""The lines of README.md: data, preset, machine, true epsilon."""
+RELATIONS = {"replace-one": "replaced", "zeroed": "zeroed"}
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def read(name: str) -> Record:
+    """One record of benchmarks/results."""
+    content: Record = json.loads((RESULTS / f"{name}.json").read_text())
+    return content
+
+
+def trainings(*, persons: bool = False) -> list[Record]:
+    """The records of `train_plan.py`: protected by record, or by person."""
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    found = [one for one in found if "cnn_accuracy" in one and one.get("tested_on") == "test set"]
+    return [one for one in found if (one["plan"]["facts"]["persons"] is not None) == persons]
+
+
+def grouped(records: list[Record]) -> list[list[Record]]:
+    """Runs that differ in their seed alone are one group; by data set, method, machine and falling epsilon."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for one in records:
+        groups.setdefault(_place(one), []).append(one)
+    return [groups[place] for place in sorted(groups)]
+
+
+def _place(one: Record) -> tuple[Any, ...]:
+    plan, privacy = one["plan"], one["privacy"]
+    own = plan.get("method", "gswgan") == "gswgan"
+    epsilon = round(privacy["epsilon"], 2) if privacy else np.inf
+    names, data = list(SETS), plan["facts"]["data"]
+    order = names.index(data) if data in names else len(names)
+    return order, data, not own, one["machine"] != "NVIDIA H200", name(one), -epsilon
+
+
+def name(one: Record) -> str:
+    """The preset of GS-WGAN or the name of the baseline, as the command line has it."""
+    method = one["plan"].get("method", "gswgan")
+    return f"`{one['plan']['preset'] if method == 'gswgan' else method}`"
+
+
+def by_record() -> str:
+    """Every training that protects records: what it costs and how good its images are."""
+    head = ["data", "preset or method", "true epsilon", "seeds", "CNN", "FID", "IS", "training", "machine"]
+    for one in trainings():
+        if one["privacy"] and _guarantee(one["privacy"]) != GUARANTEE:
+            raise ValueError(f"{one['name']}: {_guarantee(one['privacy'])}; the table is for {GUARANTEE}")
+    return table(head, (_row(some) for some in grouped(trainings())))
+
+
+def _guarantee(privacy: Record) -> tuple[Any, ...]:
+    return tuple(privacy[key] for key in ("delta", "neighbours", "unit", "observer"))
+
+
+def _row(some: list[Record]) -> list[str]:
+    first = some[0]
+    figures = [spread(some, key, digits) for key, digits in SCORES]
+    data = first["plan"]["facts"]["data"]
+    return [
+        SETS.get(data, data),
+        name(first),
+        true_epsilon(first),
+        str(len(some)),
+        *figures,
+        seconds(some),
+        machine(first),
+    ]
+
+
+def by_person() -> str:
+    """Every training that protects persons (writers), with the guarantee in both relations where both are stated."""
+    head = [
+        "data",
+        "persons",
+        "method",
+        "true epsilon, one person",
+        "delta",
+        "observer",
+        "CNN",
+        "FID",
+        "IS",
+        "training",
+    ]
+    rows = []
+    for one in sorted(
+        trainings(persons=True), key=lambda one: (one["plan"]["facts"]["data"] != "mnist-writers", name(one))
+    ):
+        plan, told = one["plan"], one["observers"]
+        stated = {cost["neighbours"]: cost for cost in told["guarantees"] if cost["observer"] == "public"}
+        true = "; ".join(f"{figure(cost['epsilon'])} {RELATIONS[how]}" for how, cost in stated.items())
+        if claimed := plan["claimed"]:
+            true += f" (claimed {figure(claimed['epsilon'])})"
+        figures = [spread([one], key, digits) for key, digits in SCORES]
+        method = f"`{plan['preset']}`" if plan["method"] == "gswgan" else f"`{plan['method']}`, `{plan['preset']}`"
+        delta = f"{one['privacy']['delta']:g}"
+        facts = plan["facts"]
+        where = f"`{facts['data']}`, {facts['classes']} classes"
+        rows.append([where, str(facts["persons"]), method, true, delta, "public", *figures, seconds([one])])
+    return table(head, rows)
+
+
+def in_brief() -> str:
+    """The table of README.md: seven lines, each with its guarantee in full."""
+    head = ["data", "preset", "true epsilon", "at delta; one", "CNN", "FID"]
+    found = {_line(some[0]): some for some in grouped([*trainings(), *trainings(persons=True)])}
+    rows = []
+    for data, preset, where, epsilon in BRIEF:
+        some = found[data, preset, where, epsilon]
+        privacy = some[0]["privacy"]
+        delta = f"{privacy['delta']:.0e}".replace("e-0", "e-")
+        relation = f"{delta}; {privacy['unit']} {RELATIONS[privacy['neighbours']]}"
+        scores = [f"{np.mean([one[key] for one in some]):.{n}f}" if key in some[0] else "" for key, n in SCORES[:2]]
+        how = preset if where == "H200" else f"{preset}, {where}"
+        rows.append([SETS.get(data, data), how, true_epsilon(some[0]), relation, *scores])
+    return table(head, rows)
+
+
+def _line(one: Record) -> tuple[str, str, str, float | None]:
+    epsilon = round(one["privacy"]["epsilon"], 1) if one["privacy"] else None
+    return one["plan"]["facts"]["data"], name(one), machine(one), epsilon
+
+
+def true_epsilon(one: Record) -> str:
+    """The guarantee, and beside it what was claimed for the same run elsewhere."""
+    if one["privacy"] is None:
+        return "none: no guarantee"
+    epsilon = f"{one['privacy']['epsilon']:.4g}"
+    if claimed := one["plan"]["claimed"]:
+        return f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"
+    return epsilon
+
+
+def spread(some: list[Record], key: str, digits: int) -> str:
+    """Mean over the seeds, and their range."""
+    values = [one[key] for one in some if one.get(key) is not None]
+    if not values:
+        return "not measured"
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def seconds(some: list[Record]) -> str:
+    """Of training, on a machine that had nothing else to do where there is such a figure."""
+    alone = []
+    for one in some:
+        if "timed" not in one:
+            alone.append(one["seconds"])
+        elif found := re.search(r"alone ([\d.]+) s\b", one["timed"]):
+            alone.append(float(found[1]))
+    if not alone:
+        return f"{np.mean([one['seconds'] for one in some]):.0f} s, beside other work"
+    low, high = f"{min(alone):.0f}", f"{max(alone):.0f}"
+    return f"{low} s" if low == high else f"{low} to {high} s"
+
+
+def machine(one: Record) -> str:
+    return one["machine"].replace("NVIDIA ", "").replace("x86_64, ", "")
+
+
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
