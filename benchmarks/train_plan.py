@@ -4,8 +4,8 @@
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
 Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,000 synthetic images against the training
-set, the Inception Score is by a judge trained on the training set; `--only cnn` leaves both out. MNIST and Fashion-
-MNIST are public, so the figures may be published; on private data they may not.
+set, the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST
+and Fashion-MNIST are public, so the figures may be published; on private data they may not.
 
 A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
 computed in one batch, which is the same mathematics without the network, and the result says so and has what each
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--images", type=int, default=60_000, help="synthetic images to measure")
-    parser.add_argument("--only", choices=["time", "cnn", "all"], default="all", help="what to measure")
+    parser.add_argument("--only", choices=["time", "cnn", "fid", "all"], default="all", help="what to measure")
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest: for choosing")
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument("--tf32", action="store_true", help="faster features for the FID (see the result's fid_tf32)")
@@ -124,11 +124,11 @@ class Scorer:
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
         self.inception: Inception | None = None
-        if options.only == "all":
+        if options.only in ("fid", "all"):
             folder = cache_folder(whole.name, data_checksum(whole), None)
             self.inception = load_inception(options.inception_weights, device)
             self.real = reference_moments(whole.images, self.inception, folder)
-            self.judge = reference_judge(whole, folder, device=device)
+            self.judge = reference_judge(whole, folder, device=device) if options.only == "all" else None
 
     def measure(self, plan: Plan, path: Path, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
         name, facts = path.stem, dataclasses.replace(plan.facts, records=self.train.n)
@@ -190,11 +190,13 @@ class Scorer:
         if self.inception is None:
             print(line, flush=True)
             return result, None
-        result["inception_score"], _ = inception_score(self.judge.probabilities(stacked))
-        result["judge_accuracy"] = self.judge.accuracy(stacked, labels)
+        if self.judge is not None:
+            result["inception_score"], _ = inception_score(self.judge.probabilities(stacked))
+            result["judge_accuracy"] = self.judge.accuracy(stacked, labels)
+            line += f", IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}"
         made = image_moments(stacked, self.inception)
         result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
-        print(f"{line}, IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}", flush=True)
+        print(line, flush=True)
         return result, pool.submit(frechet_distance, self.real, made)
 
 

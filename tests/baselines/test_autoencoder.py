@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gswgan.baselines.autoencoder import Autoencoder, reconstruction_loss
-from gswgan.baselines.dp_sgd import RecordGradients
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.generators.decoded import CODE, Spread
 from gswgan.privacy import Contribution, Gaussian, Sampled
 

@@ -17,8 +17,8 @@ from scipy import stats
 from contracts.wiring import CASES, Seen, plan_of, plant, play, rate_of, scale_of
 from gswgan.baselines import BY_PERSON, METHODS
 from gswgan.baselines.dp_merf_minibatch import MinibatchCritic
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.fed_avg_gan import FedAvgGAN
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble import Ensemble
 from gswgan.federated.remote_critics import RemoteCritics
 from gswgan.privacy import DrawnOne, GaussianMechanism, Sampled, Streams, VoteMechanism, participation

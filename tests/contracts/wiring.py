@@ -23,8 +23,8 @@ import torch
 
 from conftest import tiny_images
 from gswgan.baselines.dp_merf_minibatch import MinibatchCritic
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.fed_avg_gan import FedAvgGAN
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble import Ensemble
 from gswgan.critics.learners import EnsembleSettings
 from gswgan.data import ImageData, load_data
@@ -96,6 +96,17 @@ def _small_started(plan: Plan) -> Plan:
     return dataclasses.replace(plan, critic=critic, training=training)
 
 
+def _small_refined(plan: Plan) -> Plan:
+    critic = dataclasses.replace(
+        plan.critic, steps=2, pretraining=2, pretraining_batch=16, samples=32, draws=1,
+        kernel=dataclasses.replace(plan.critic.kernel, features=64),
+        start=dataclasses.replace(plan.critic.start, width=4),
+    )  # fmt: skip
+    training = dataclasses.replace(plan.training, steps=4 + plan.privacy.releases)
+    generator = dataclasses.replace(plan.generator, width=2)
+    return dataclasses.replace(plan, critic=critic, training=training, generator=generator)
+
+
 def _small_codes(plan: Plan) -> Plan:
     return _small(embedding=dataclasses.replace(plan.critic.embedding, features=64))(plan)
 
@@ -104,6 +115,7 @@ CRITICS = {"width": 2, "updates": 1, "learning_batch": 2}
 SHARDED = {"shards": 60, "steps": 16}
 CASES = {
     "default": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
+    "refined": Case(data=digits, small=_small_refined, options={"preset": "refined", "steps": 11}, noise=2.0),
     "ensemble": Case(data=digits, small=_small_started, options={**SHARDED, "preset": "ensemble"}),
     "ensemble-alone": Case(
         data=digits, small=lambda plan: _by_coins(_small(**CRITICS)(plan)), releases=16,

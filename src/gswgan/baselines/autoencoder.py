@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gswgan.baselines import dp_sgd
 from gswgan.baselines.discriminator import Convolution
-from gswgan.baselines.dp_sgd import RecordGradients
+from gswgan.critics import dp_sgd
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere

@@ -24,8 +24,8 @@ from torch import Tensor
 from gswgan.baselines import dp_merf_minibatch as minibatch
 from gswgan.baselines.autoencoder import Autoencoder, AutoencoderSettings, train
 from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.generator import is_tiny
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel import KernelSettings, RandomFeatures
 from gswgan.critics.kernel_critic import KernelCritic
 from gswgan.data import ImageData

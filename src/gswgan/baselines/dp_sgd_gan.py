@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.baselines import dp_sgd
 from gswgan.baselines.discriminator import DiscriminatorCritic, cross_entropy
-from gswgan.baselines.dp_sgd import RecordGradients
 from gswgan.baselines.generator import gan_generator, is_tiny
+from gswgan.critics import dp_sgd
+from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble import QUANTILES
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError

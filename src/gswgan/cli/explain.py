@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.started import KernelStart
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import in_words
 from gswgan.training.plan import INVENTED, Plan
@@ -62,7 +62,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "weak" if cost.epsilon <= 50 else "not meaningful in practice"
     )  # fmt: skip
     change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
-    embedding = "the embedding, " if isinstance(plan.critic, KernelSettings | StartedSettings) else ""
+    embedding = "the embedding, " if isinstance(plan.critic, KernelSettings | KernelStart) else ""
     several = ("  - a person with several records: m of them are protected as if the noise were m times smaller;",)
     releases = plan.releases()
     lines = []

@@ -7,6 +7,7 @@ import importlib.util
 import math
 
 from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.privacy.events import in_words
 from gswgan.training.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
 from gswgan.training.defaults import LARGEST_SIDE, score_noise
@@ -55,6 +56,8 @@ def advice(plan: Plan) -> str:
     """Which critic and why, on at most six lines; docs/choosing.md explains the figures."""
     if importlib.util.find_spec("dp_accounting") is None:  # a saved plan can be shown without it
         return "which critic: to compare them, install dp-accounting"
+    if isinstance(plan.critic, RefinedSettings):
+        return "which critic: the kernel critic first, then a denoiser: docs/refined.md says what that was seen to buy"
     found = compare_plan(plan)
     how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
     if plan.claimed is None:  # the paper's run is for comparison
@@ -131,5 +134,8 @@ def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
     if isinstance(plan.critic, KernelSettings):
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
+    if isinstance(plan.critic, RefinedSettings):
+        noise = privacy.noise_std / (privacy.clip_norm * privacy.rate * facts.records)
+        return f"noise {noise:.2g} on each weight's mean gradient, of which a record has norm 1"
     norm = ensemble_noise(facts, privacy) / math.sqrt(privacy.releases)
     return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), averaged over the run"

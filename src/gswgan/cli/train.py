@@ -69,8 +69,9 @@ def train(
         "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: default (kernel critic), ensemble (GS-WGAN made true), ensemble-alone (never led by the kernel "
-        "critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: default or paper (as published); "
+        help="gswgan: default (kernel critic), refined (a denoiser goes on from there), ensemble (GS-WGAN made true), "
+        "ensemble-alone (never led by the kernel critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: "
+        "default or paper (as published); "
         "dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
     shards: Annotated[int | None, typer.Option(

@@ -25,14 +25,12 @@ from gswgan.privacy import Contribution, Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartedSettings:
-    """Both critics. `noise_std` and the kernel's features are part of the guarantee; see also the plan's privacy."""
+class KernelStart:
+    """A run that the kernel critic starts. `noise_std` and the kernel's features are part of the guarantee."""
 
     kernel: KernelSettings
     noise_std: float  # of the kernel's one release
     steps: int  # with the kernel critic
-    catch_up: int  # times n_dis updates of every critic before it is first asked
-    ensemble: EnsembleSettings
 
     def contribution(self, labelled: bool) -> Contribution:
         """What a record adds to the kernel's release: features of norm 1, and a count where there are classes."""
@@ -41,6 +39,14 @@ class StartedSettings:
     def event(self, labelled: bool) -> Gaussian:
         """The kernel's release."""
         return Gaussian(noise_std=self.noise_std, sensitivity=self.contribution(labelled).sensitivity("replace-one"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedSettings(KernelStart):
+    """Both critics; see also the plan's privacy."""
+
+    catch_up: int  # times n_dis updates of every critic before it is first asked
+    ensemble: EnsembleSettings
 
 
 class Started:

@@ -14,6 +14,7 @@ from gswgan.errors import PlanError
 from gswgan.generators.bilinear import BilinearGenerator
 from gswgan.generators.dcgan import DCGANGenerator
 from gswgan.generators.decoded import DecodedGenerator
+from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.latent import LatentKind
 from gswgan.generators.mlp import MLPGenerator
 from gswgan.generators.resnet import ResNetGenerator
@@ -28,7 +29,7 @@ MOST_WEIGHTS = 2**28
 class GeneratorSettings:
     """The network and its latent code."""
 
-    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded"]
+    architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded", "denoiser"]
     width: int
     latent: int = 10
     latent_kind: LatentKind = "normal"
@@ -64,6 +65,7 @@ def _make(settings: GeneratorSettings, classes: int, channels: int, image_size: 
         "bilinear": BilinearGenerator,
         "mlp": MLPGenerator,
         "decoded": DecodedGenerator,
+        "denoiser": DenoisedSampler,
     }
     return kinds[settings.architecture](
         latent=settings.latent,

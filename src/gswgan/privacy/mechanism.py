@@ -98,6 +98,13 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
     return (grid * fits_grid(grid))[..., :width]  # in integers: no rounding to trust
 
 
+def _gpu_row_sum(rows: Tensor, clip_norm: float) -> Tensor:
+    from gswgan.privacy import gpu_clip  # needs Triton, which comes with the CUDA builds of torch
+
+    found: Tensor = gpu_clip.clipped_row_sum(rows, clip_norm, margin=MARGIN, grid_bits=GRID_BITS)
+    return found
+
+
 def columns_of(contribution: Contribution, width: int) -> int:
     """Columns of a sum of rows of this width: one more where contributions are counted."""
     return width + (1 if contribution.counts else 0)
@@ -117,10 +124,14 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
         if total is None:
             shape = (slots, columns_of(contribution, width))
             total = torch.zeros(shape, dtype=torch.int64, device=rows.device)
-        if slot is None:
-            total[:per_contribution, :width] += clip_to_grid(rows, contribution.clip_norm).sum(dim=0)
+        if slot is None and per_contribution == 1 and rows.is_cuda and rows.dtype in (torch.float32, torch.bfloat16):
+            total[0, :width] += _gpu_row_sum(rows[:, 0], contribution.clip_norm)
             continue
-        at_once = max(1, PIECE // width) if rows.device.type == "cpu" else len(rows)
+        at_once = max(1, PIECE // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
+        if slot is None:
+            for piece in torch.split(rows, at_once) if len(rows) else ():
+                total[:per_contribution, :width] += clip_to_grid(piece, contribution.clip_norm).sum(dim=0)
+            continue
         for piece, its in zip(torch.split(rows, at_once), torch.split(slot, at_once)):
             valid = (its >= 0) & (its < slots)
             grid = clip_to_grid(piece, contribution.clip_norm)[:, 0] * valid[:, None]

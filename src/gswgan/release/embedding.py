@@ -11,7 +11,7 @@ import torch
 from gswgan.baselines.dp_merf_ae import EmbeddingSettings
 from gswgan.critics.embedding import Embedding
 from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.started import KernelStart, StartedSettings
 from gswgan.federated.trust import sum_noise, weight_of_counts
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.training.plan import Plan
@@ -64,7 +64,7 @@ def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
         features = critic.features
         if plan.privacy.observer == "server":  # each client added noise of its own
             draws = facts.persons or 1
-    elif isinstance(critic, StartedSettings):
+    elif isinstance(critic, KernelStart):
         noise, features = critic.noise_std, critic.kernel.features
     elif isinstance(part := getattr(critic, "embedding", None), EmbeddingSettings):
         noise, features = part.noise_std, part.features

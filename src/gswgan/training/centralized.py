@@ -18,11 +18,13 @@ from gswgan.critics import Critic
 from gswgan.critics.kernel import KernelSettings
 from gswgan.critics.one_pass import Workers
 from gswgan.critics.ranks import Ranks
+from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.critics.warm_start import Stopped
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
+from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import Streams
 from gswgan.privacy.randomness import erase_key
 from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
@@ -79,9 +81,10 @@ def train(
         if finished():
             break
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
-        codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
-        on_device = alone if critic.can_be_captured or not codes.is_cuda else around
-        on_device(codes, labels)
+        if not getattr(critic, "moves_generator", False):  # a denoiser has learnt already
+            codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
+            on_device = alone if critic.can_be_captured or not codes.is_cuda else around
+            on_device(codes, labels)
         if after_step(step + 1):
             return step + 1 == plan.training.steps or finished()
     return True
@@ -196,17 +199,18 @@ def _clean_up(folder: RunFolder) -> bool:
 
 def make_generator(plan: Plan, device: torch.device) -> Generator:
     """The untrained generator of the plan."""
-    return Generator(
-        plan.generator,
-        plan.optimizer,
-        classes=plan.facts.classes,
-        channels=plan.facts.channels,
-        image_size=plan.facts.image_size,
-        updates=plan.training.steps,
-        streams=Streams.public(plan.seed),
-        device=device,
-        mixed_precision=plan.training.mixed_precision and device.type == "cuda",
-    )
+    rest: dict[str, Any] = {
+        "classes": plan.facts.classes,
+        "channels": plan.facts.channels,
+        "image_size": plan.facts.image_size,
+        "streams": Streams.public(plan.seed),
+        "device": device,
+        "mixed_precision": plan.training.mixed_precision and device.type == "cuda",
+    }
+    critic = plan.critic
+    if isinstance(critic, RefinedSettings):
+        return RefinedGenerator(plan.generator, critic.start, critic.start_optimizer, updates=critic.steps, **rest)
+    return Generator(plan.generator, plan.optimizer, updates=plan.training.steps, **rest)
 
 
 def make_critic(

@@ -14,7 +14,8 @@ from gswgan.critics.learners import EnsembleSettings
 from gswgan.critics.network import CriticShape
 from gswgan.critics.one_pass import OnePass
 from gswgan.critics.ranks import SpreadEnsemble, Summed
-from gswgan.critics.started import Started, StartedSettings
+from gswgan.critics.refined.critic import Refined, RefinedSettings
+from gswgan.critics.started import KernelStart, Started, StartedSettings
 from gswgan.critics.warm_start import WarmStart
 from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.mechanism import ClippedSum
@@ -26,7 +27,7 @@ from gswgan.training.run_folder import RunFolder, write_json
 
 
 def make_critic(plan: Plan, tools: Tools) -> Critic:
-    """Kernel, ensemble or one after the other, by the type of the settings."""
+    """Kernel, ensemble, one after the other, or the kernel and a denoiser, by the type of the settings."""
     settings, privacy = plan.critic, plan.privacy
     assert privacy is not None
     if isinstance(settings, EnsembleSettings):
@@ -38,6 +39,11 @@ def make_critic(plan: Plan, tools: Tools) -> Critic:
         return kernel_critic(plan, tools.folder, tools.device, alone, _summed(plan, tools, alone))
     first = tools.mechanism(settings.contribution(plan.facts.labelled), settings.event(plan.facts.labelled))
     kernel = kernel_critic(plan, tools.folder, tools.device, first)
+    if isinstance(settings, RefinedSettings):
+        return Refined(
+            settings, plan.optimizer, kernel, tools.mechanism(privacy.contribution, privacy.event),
+            releases=privacy.releases, public=tools.public, batches=tools.batches, device=tools.device,
+        )  # fmt: skip
     return Started(settings, kernel, _ensemble(settings.ensemble, plan, tools))
 
 
@@ -100,7 +106,7 @@ def kernel_critic(
     summed: Callable[[], tuple[ClippedSum, int]] | None = None,
 ) -> KernelCritic:
     """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
-    settings = plan.critic.kernel if isinstance(plan.critic, StartedSettings) else plan.critic
+    settings = plan.critic.kernel if isinstance(plan.critic, KernelStart) else plan.critic
     return KernelCritic(
         RandomFeatures(settings, plan.facts.channels, plan.facts.image_size, device),
         mechanism,
@@ -131,7 +137,7 @@ def _warm_start(settings: EnsembleSettings, plan: Plan, tools: Tools, held: rang
 METHOD = Method(
     name="gswgan",
     about="GS-WGAN (Chen, Orekondy, Fritz 2020), made true: gradients sanitized on their way to the generator",
-    settings=KernelSettings | EnsembleSettings | StartedSettings,
+    settings=KernelSettings | EnsembleSettings | StartedSettings | RefinedSettings,
     presets=PRESETS,
     draft=draft,
     total=total,

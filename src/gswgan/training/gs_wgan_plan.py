@@ -12,7 +12,8 @@ from typing import Any
 from gswgan.critics.embedding import RARE, count_weight
 from gswgan.critics.kernel import KernelSettings
 from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.critics.started import KernelStart, StartedSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian
 from gswgan.privacy.accountant import drawn_one_lower_bound
@@ -21,6 +22,9 @@ from gswgan.privacy.mechanism import MOST_NOISE
 from gswgan.training.defaults import Defaults, ensemble_defaults, ensemble_release, kernel_defaults
 from gswgan.training.method import Wish
 from gswgan.training.plan import Draft, Facts, LowerBound, Plan, PrivacySettings
+from gswgan.training.refined import check as check_refined
+from gswgan.training.refined import refined
+from gswgan.training.refined import words as refined_words
 from gswgan.training.settings import from_plain, to_plain
 from gswgan.training.started import RELEASES, is_started, started
 from gswgan.training.started import check as check_started
@@ -30,7 +34,7 @@ PERSON_NORM = 0.7
 """Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
 class means of squared length 0.4, and counts of the least weight. A longer vector loses its length and nothing else."""
 
-PRESETS = ("default", "ensemble", "ensemble-alone", "paper", "paper-federated")
+PRESETS = ("default", "refined", "ensemble", "ensemble-alone", "paper", "paper-federated")
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -49,6 +53,8 @@ def draft(wish: Wish, noise: float) -> Draft:
         privacy = kernel_privacy(wish, noise)
         defaults = kernel_defaults(wish.facts, privacy.noise_std, wish.device)
         return kernel_draft("gswgan", wish, privacy, _with_preset(defaults, table))
+    if table["critic"] == "refined":
+        return refined(wish, noise)
     start = table.get("start", False) and is_started(wish.facts)
     if start and wish.steps is None:
         wish = dataclasses.replace(wish, steps=RELEASES)
@@ -143,7 +149,7 @@ def own_noise(preset: str) -> float | None:
 def total(draft: Draft, steps: int) -> Event:
     """Kernel: one release, whatever the steps. Ensemble: one release a step (after its start)."""
     assert draft.privacy is not None
-    if isinstance(draft.critic, StartedSettings):
+    if isinstance(draft.critic, KernelStart):
         return started_total(draft, steps)
     return draft.privacy.total(None if isinstance(draft.critic, KernelSettings) else steps)
 
@@ -153,6 +159,8 @@ def words(draft: Draft) -> str:
     if isinstance(draft.critic, KernelSettings):
         return f"kernel, {draft.critic.features:,} random features, length scale {draft.critic.scales}"
     assert draft.privacy is not None
+    if isinstance(draft.critic, RefinedSettings):
+        return refined_words(draft)
     settings, start = draft.critic, ""
     if isinstance(settings, StartedSettings):
         start = (
@@ -176,6 +184,9 @@ def check(plan: Plan) -> None:
         check_kernel(plan)
         return
     privacy, start = _check_privacy(plan), 0
+    if isinstance(plan.critic, RefinedSettings):
+        check_refined(plan, privacy)
+        return
     if isinstance(plan.critic, StartedSettings):
         check_started(plan.facts)
         start = plan.critic.steps

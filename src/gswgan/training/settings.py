@@ -29,7 +29,8 @@ _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by 
 
 _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, MOST_STEPS), "releases": (1, MOST_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
-    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096), "latent": (1, 4096),
+    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
+    "latent": (1, 3 * 64**2),
     "updates": (1, 10_000), "learning_batch": (1, 2**20), "warm_start": (0, MOST_STEPS), "warm_up": (0, MOST_STEPS),
     "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
     "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),
@@ -38,7 +39,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "bins": (2, 4096), "noise_multiplier": (1e-12, 2**20), "check_noise": (1e-12, 2**20), "vote_noise": (1e-12, 2**20),
     "scale": (1e-12, 2**20), "teacher_updates": (1, 10_000), "student_updates": (1, 10_000), "gain": (1e-6, 1e6),
     "generator_updates": (1, 10_000), "teacher_width": (1, 4096), "student_width": (1, 4096), "bound": (1e-12, 1e6),
-    "catch_up": (0, 10_000),
+    "catch_up": (0, 10_000), "pretraining": (1, MOST_STEPS), "pretraining_batch": (16, 2**16),
+    "draws": (1, 256), "samples": (16, 2**24),
+    "pretraining_rate": (1e-12, 10.0),
 }  # fmt: skip
 
 

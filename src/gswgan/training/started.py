@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.started import KernelStart, StartedSettings
 from gswgan.errors import PlanError
 from gswgan.privacy import Composed, Contribution, Event
 from gswgan.training.defaults import TINY, beyond_pixels, kernel_defaults
@@ -71,13 +71,16 @@ def share(settings: StartedSettings, privacy: PrivacySettings) -> float:
 
 
 def total(draft: Draft, steps: int) -> Event:
-    """The kernel's release before the first step, and one of the ensemble in each step after the start."""
-    settings: StartedSettings = draft.critic
+    """The kernel's release before the first step, and one of the second critic in each step after the start.
+
+    (After the start and, with `refined`, the pre-training.)
+    """
+    settings: KernelStart = draft.critic
     assert draft.privacy is not None
-    start = settings.event(draft.facts.labelled)
-    if steps <= settings.steps:
+    start, without = settings.event(draft.facts.labelled), settings.steps + getattr(settings, "pretraining", 0)
+    if steps <= without:
         return start
-    return Composed(events=(start, draft.privacy.total(steps - settings.steps)))
+    return Composed(events=(start, draft.privacy.total(steps - without)))
 
 
 def check(facts: Facts) -> None:

@@ -1,6 +1,7 @@
 """DP-SGD (Abadi et al. 2016): the noisy sum of clipped gradients, one for each record that its coin picks.
 
-Whoever trains a network on records (DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through this one file.
+Whoever trains a network on records (preset `refined`, DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through
+this one file.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ class RecordGradients:
         self.records, self.expected, self.chunk, self.participants = 0, 0.0, 1, 0
         self._recorded: dict[Callable[..., Tensor], Captured] = {}  # by loss
 
-    def prepare(self, records: int) -> None:
-        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part."""
+    def prepare(self, records: int, *, at_once: int | None = None) -> None:
+        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part.
+
+        `at_once`: numbers in the gradients of a chunk, at the most, where it is not AT_ONCE.
+        """
         self.records, self.expected = records, expected_participants(self.mechanism.event, records)
         usual = usual_participants(self.mechanism.event, records)
-        most = AT_ONCE[next(self.network.parameters()).device.type]
+        most = at_once or AT_ONCE[next(self.network.parameters()).device.type]
         self.chunk = LANES * math.ceil(usual / math.ceil(usual * self.width / most) / LANES)
 
     def draw(self, name: str) -> np.ndarray:

@@ -1,0 +1,179 @@
+"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/refined.md).
+
+1. The kernel critic makes its one release and trains a generator with it.
+2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
+3. The denoiser learns from the records with DP-SGD: each record takes part by its own secret coin, the gradient of its
+   loss, averaged over several noise draws *before* the clip, is clipped, summed and released with noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gswgan.captured import Captured
+from gswgan.critics.dp_sgd import RecordGradients
+from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.started import KernelStart
+from gswgan.data import ImageData
+from gswgan.errors import PrivacyError
+from gswgan.generators import GeneratorSettings
+from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.generators.refined import RefinedGenerator
+from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.privacy.randomness import BatchStreams
+
+WARM_UP = 100
+"""Steps of the pre-training in which its learning rate rises."""
+
+CONSTANT = 0.6
+"""Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
+
+AT_ONCE = {"cpu": 2**24, "cuda": 2**29}
+"""Numbers in the gradients of a chunk of records, at the most, by the device."""
+
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""What the private log keeps of a step's gradient norms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefinedSettings(KernelStart):
+    """All three stages; see also the plan's privacy."""
+
+    start: GeneratorSettings  # the generator that the kernel critic trains
+    start_optimizer: OptimizerSettings
+    samples: int  # of the start, which the denoiser is pre-trained on
+    pretraining: int  # steps on them
+    pretraining_batch: int  # samples in each of them
+    pretraining_rate: float
+    draws: int  # of noise for each record, averaged before the clip
+
+
+class Refined:
+    """The kernel critic for the first steps; after them the denoiser is trained here, and the loop is left out."""
+
+    def __init__(
+        self,
+        settings: RefinedSettings,
+        optimizer: OptimizerSettings,
+        kernel: KernelCritic,
+        mechanism: GaussianMechanism,
+        *,
+        releases: int,
+        public: Streams,
+        batches: BatchStreams,
+        device: torch.device,
+    ) -> None:
+        """`optimizer` is that of DP-SGD, which makes so many `releases`, each by `mechanism`."""
+        self.settings, self.optimizer, self.kernel, self.mechanism = settings, optimizer, kernel, mechanism
+        self.releases, self.device = releases, device
+        self._public, self._batches = public, batches
+        self._step = -1
+        self._gradients: Gradients | None = None
+        self._descent: RecordGradients | None = None
+        self._pretrain: Captured | None = None
+        self._images = self._labels = torch.zeros(0)
+
+    @property
+    def moves_generator(self) -> bool:
+        """Whether `learn` has trained the denoiser, so that there is nothing left to do in this step."""
+        return self._step >= self.settings.steps
+
+    @property
+    def can_be_captured(self) -> bool:
+        """As the kernel critic, which answers."""
+        return self.kernel.can_be_captured
+
+    def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
+        """The kernel's release; the records go to the device."""
+        if data is None:
+            raise PrivacyError("data", None, "data in memory: DP-SGD looks at records again and again")
+        if data.persons is not None:
+            raise PrivacyError("persons", data.number_of_persons, "none: this preset protects one record at a time")
+        self.kernel.prepare(data, resumed=resumed)
+        labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        self._images, self._labels = (torch.from_numpy(part).to(self.device) for part in (data.images, labels))
+
+    def learn(self, step: int, generator: Generator) -> None:
+        """The stage's step."""
+        self._step = step
+        if step < self.settings.steps:
+            self.kernel.learn(step, generator)
+            return
+        assert isinstance(generator, RefinedGenerator)
+        if self._gradients is None:
+            self._gradients = Gradients(generator.denoised.denoiser, draws=self.settings.draws)
+        step -= self.settings.steps
+        if step < self.settings.pretraining:
+            self._pretraining_step(step, generator, self._gradients)
+        else:
+            self._pretrain = None  # its samples are done with
+            self._dp_sgd_step(step - self.settings.pretraining, generator, self._gradients)
+
+    def _pretraining_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
+        if step == 0:
+            generator.begin()
+        if self._pretrain is None:
+            images, labels = generator.samples(self.settings.samples)
+
+            def work(some: Tensor, seed: Tensor, rate: Tensor) -> None:
+                gradient = gradients.of_samples(images[some].float(), labels[some], seed)
+                generator.descend_denoiser(gradient, rate, self.optimizer.average)
+
+            self._pretrain = Captured(work)
+        batch = self._public.generator("pretraining batch", step).integers(
+            self.settings.samples, size=self.settings.pretraining_batch
+        )
+        warm, left = min(1.0, (step + 1) / WARM_UP), 1 - step / self.settings.pretraining
+        rate = self.settings.pretraining_rate * warm * left
+        seed = self._public.integer("pretraining", step)
+        self._pretrain(torch.from_numpy(batch).to(self.device), self._tensor(seed), self._tensor(rate))
+
+    def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
+        if step == 0:
+            generator.begin()
+        if self._descent is None:
+            self._descent = RecordGradients(generator.denoised, self.mechanism)
+            self._descent.prepare(len(self._images), at_once=AT_ONCE[self.device.type])
+        seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
+
+        def rows(members: np.ndarray) -> Tensor:
+            some = torch.from_numpy(members).to(self.device)
+            return gradients.of_records(self._images[some], self._labels[some], some, seed)
+
+        gradient = self._descent.release(f"step {step}", rows)
+        left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
+        rate = self._tensor(self.optimizer.learning_rate * left)
+        generator.descend_denoiser(gradient, rate, self.optimizer.average)
+
+    def _tensor(self, value: float) -> Tensor:
+        kind = torch.int64 if isinstance(value, int) else torch.float32
+        return torch.tensor(value, dtype=kind).to(self.device)
+
+    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
+        """Post-processing of the kernel's release."""
+        return self.kernel.upstream_gradient(fake, labels)
+
+    def metrics(self) -> dict[str, Any]:
+        """Of the stage: the kernel's distance, or QUANTILES of the norms of gradients before the clip (private)."""
+        if not self.moves_generator:
+            return self.kernel.metrics()
+        found: dict[str, Any] = {"stage": "pre-training" if self._descent is None else "DP-SGD"}
+        if self._descent is not None and self._descent.norms:
+            norms = torch.cat(self._descent.norms).double().nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+            found |= {"participants": len(norms), "norm_before": np.quantile(norms, QUANTILES).tolist()}
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """The kernel critic's: what the denoiser has learnt is the generator's."""
+        return self.kernel.state()
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        self.kernel.load_state(tensors)

@@ -1,0 +1,72 @@
+"""Gradients of the denoiser's loss: of single records, averaged over their noise draws, or of a batch of samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gswgan.captured import Captured
+from gswgan.critics.refined.draws import noise_levels, normal_noise
+from gswgan.critics.refined.operations import ByRecord
+from gswgan.generators.denoiser import Denoiser, loss_of_draws
+
+GROUP = 16
+"""Samples of a batch whose gradients are summed by one program on a GPU."""
+
+
+class Gradients:
+    """Rows of gradients in all weights of a denoiser, in the order of its parameters.
+
+    On a GPU in bfloat16. Those of records are recorded and replayed: their shapes never change, and the weights are
+    read where they are.
+    """
+
+    def __init__(self, denoiser: Denoiser, *, draws: int) -> None:
+        """`draws`: noise draws for each record."""
+        self.denoiser, self.draws, self._operations = denoiser, draws, ByRecord()
+        self._of_records = Captured(self._record_rows)
+
+    def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
+        """[n, P]: the gradient of each record's loss, a mean over its draws; not clipped.
+
+        `images` are uint8 [n, c, side, side], `records` the numbers [n] that the noise belongs to, `seed` is that of
+        the step.
+        """
+        found = self._of_records(images, labels, records, seed)
+        assert found is not None
+        return found
+
+    def of_samples(self, images: Tensor, labels: Tensor, seed: Tensor) -> Tensor:
+        """[P]: the gradient of the mean loss of images [n, c, side, side] in [0, 1], with a draw for each of them."""
+        number = torch.arange(len(images), device=images.device)
+        noise, many = normal_noise(seed, number, images[0].numel()), centred(images)
+        levels = noise_levels(seed, number[:1], len(images))[0]
+        groups = max(1, len(images) // GROUP)
+        return self._rows(many, noise.view(many.shape), levels, labels, groups).float().mean(dim=0)
+
+    def _record_rows(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
+        pixels = images[0].numel()
+        noise = normal_noise(seed, records, self.draws * pixels)
+        levels = noise_levels(seed, records, self.draws)
+        many = centred(images.float() / 255).repeat_interleave(self.draws, dim=0)
+        return self._rows(
+            many, noise.view(many.shape), levels.flatten(), labels.repeat_interleave(self.draws), len(images)
+        )
+
+    def _rows(self, images: Tensor, noise: Tensor, levels: Tensor, labels: Tensor, groups: int) -> Tensor:
+        """[groups, P]: the gradient of each group's mean loss; the images of a group follow each other."""
+        kind = torch.bfloat16 if images.is_cuda else torch.float32
+        weights = {
+            name: value.detach().to(kind).expand(groups, *value.shape).requires_grad_()
+            for name, value in self.denoiser.weights.items()
+        }
+        with torch.enable_grad():
+            losses = loss_of_draws(self.denoiser, images, noise, levels, labels, weights, self._operations)
+            total = losses.sum() * (groups / len(images))
+        found = torch.autograd.grad(total, list(weights.values()))
+        return torch.cat([part.flatten(1) for part in found], dim=1)
+
+
+def centred(images: Tensor) -> Tensor:
+    """[n, c, side, side] in [0, 1] to [n, side, side, c] in [-1, 1]."""
+    return (2 * images - 1).permute(0, 2, 3, 1).contiguous()
