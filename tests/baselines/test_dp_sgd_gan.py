@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from conftest import changed_in_one_record, copied, key_of, same, tiny_images
-from gswgan.baselines import dp_sgd, dp_sgd_gan
+from gswgan.baselines import dp_sgd_gan
 from gswgan.baselines.discriminator import Discriminator, cross_entropy
 from gswgan.baselines.dp_sgd_gan import (
     DPSGDGAN,
@@ -21,6 +21,7 @@ from gswgan.baselines.dp_sgd_gan import (
     total_event,
     update_event,
 )
+from gswgan.critics import dp_sgd
 from gswgan.critics.ensemble import QUANTILES
 from gswgan.data import ImageData, make_image_data
 from gswgan.errors import GswganError, PlanError, PrivacyError
