@@ -70,13 +70,13 @@ def run_plan(seed: int) -> Plan:
     )
 
 
-def kernel_bound(*, features=None, pair: int = 0, trials: int = 30_000) -> float:
+def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float:
     pairs = kernel_pairs(features or public_features())
     scores = [kernel_scores(kernel_plan(), pairs[pair], world, trials, features=features) for world in (1, 2)]
     return shown(*scores, GaussianFamily(mu=2 / KERNEL.noise_std, delta=DELTA))
 
 
-def run_bound(*, trials: int = 1000) -> float:
+def run_bound(*, trials: int = 500) -> float:
     law, steps = StepLaw.of(RUN.event), trials * RUN.releases
     scores = [
         law.log_ratio(watch_ensemble(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
@@ -175,7 +175,7 @@ def test_no_clip_in_the_kernel(monkeypatch) -> None:
 
 def test_no_clip_in_the_ensemble(monkeypatch) -> None:
     monkeypatch.setattr(barrier, "clip_to_grid", without_clip)
-    assert run_bound(trials=500) > stated_for(RUN)
+    assert run_bound(trials=300) > stated_for(RUN)
 
 
 def test_half_the_noise(plant) -> None:
@@ -191,7 +191,7 @@ def test_the_same_noise_for_all_samples(monkeypatch) -> None:
         return np.broadcast_to(draw(self, (1, *shape[1:]), scale, *name), shape)
 
     monkeypatch.setattr(Streams, "rounded_gaussian", shared)
-    assert run_bound(trials=500) > stated_for(RUN)
+    assert run_bound(trials=300) > stated_for(RUN)
     assert kernel_bound(trials=6000) > stated_for(KERNEL)
 
 
@@ -202,7 +202,7 @@ def test_the_same_noise_for_all_pixels(monkeypatch) -> None:
         return np.broadcast_to(draw(self, (*shape[:-1], 1), scale, *name), shape)
 
     monkeypatch.setattr(Streams, "rounded_gaussian", shared)
-    assert run_bound(trials=500) > stated_for(RUN)
+    assert run_bound(trials=300) > stated_for(RUN)
 
 
 def test_amplification_counted_for_each_sample() -> None:

@@ -184,7 +184,8 @@ def test_references_are_computed_once_and_kept_as_private_as_the_data(
     train, test = digits()
     own_train, own_test = tiny_images(120, seed=1), tiny_images(60, seed=2)
     run = tmp_path / "run"
-    (run / "private").mkdir(parents=True)
+    run.mkdir()
+    (run / "private").mkdir(mode=0o700)
     request = {"metrics": ("classifiers",), "classifiers": ("lda",)}
 
     counted()
@@ -225,7 +226,7 @@ def test_a_damaged_cache_is_computed_anew(cache: Path) -> None:
 
 def test_the_judge_is_kept_and_its_time_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = tiny_images(120, seed=1), tiny_images(60, seed=2)
-    (tmp_path / "private").mkdir()
+    (tmp_path / "private").mkdir(mode=0o700)
     here = scene(train, test, tmp_path, metrics=("label_accuracy",))
     assert 0.1 < here.judge_seconds < 10
     monkeypatch.setattr(metrics, "PATIENCE", 0.1)

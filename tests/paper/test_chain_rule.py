@@ -39,8 +39,8 @@ def sanitized(rows: torch.Tensor, tmp_path: Path, clip_norm: float, noise_std: f
     mechanism = GaussianMechanism(
         contribution=contribution,
         event=Gaussian(noise_std=noise_std, sensitivity=contribution.sensitivity("replace-one")),
-        ledger=Ledger(tmp_path / "ledger", observer="public", context="public"),
-        streams=Streams.public(1),
+        ledger=Ledger(tmp_path / "ledger", observer="public", context="plan"),
+        streams=Streams(bytes(32), "plan"),
     )
     released = mechanism.release("step 0", [(rows.flatten(2), None)], slots=BATCH, width=64)
     return torch.from_numpy(released.sums).to(torch.float32).view(BATCH, 1, 8, 8)
