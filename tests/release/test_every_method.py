@@ -16,6 +16,7 @@ from conftest import tiny_images
 from gswgan.baselines import BY_PERSON, METHODS, dp_merf_ae
 from gswgan.cli.main import app
 from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.critics.started import StartedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
@@ -36,7 +37,10 @@ CENTRALIZED = [
 """The other ones are `gan`, without a guarantee, and a run of clients (`rounds-published` of test_verify.py)."""
 
 
-WITH_EMBEDDING = [("gswgan", "default"), ("gswgan", "ensemble"), ("dp-merf", "default"), ("dp-merf-ae", "default")]
+WITH_EMBEDDING = [
+    ("gswgan", "default"), ("gswgan", "refined"), ("gswgan", "ensemble"), ("dp-merf", "default"),
+    ("dp-merf-ae", "default"),
+]  # fmt: skip
 
 
 def small_data(method: str, preset: str) -> ImageData:
@@ -50,7 +54,8 @@ def small_data(method: str, preset: str) -> ImageData:
 
 def small_plan(data: ImageData, method: str, preset: str) -> Plan:
     """The planner's own plan for a few steps, with narrow critics: which tensors are released stays as it is."""
-    options = {"shards": 6} if METHODS.get(method, BY_PERSON.get(method)).takes_shards and preset != "default" else {}
+    by_shard = METHODS.get(method, BY_PERSON.get(method)).takes_shards and preset not in ("default", "refined")
+    options = {"shards": 6} if by_shard else {}
     steps = 12 if method in BY_PERSON else 3
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 3)
@@ -59,6 +64,10 @@ def small_plan(data: ImageData, method: str, preset: str) -> Plan:
     if isinstance(plan.critic, StartedSettings):
         critic = dataclasses.replace(plan.critic, steps=3, catch_up=1, ensemble=NARROW)
         training = dataclasses.replace(plan.training, steps=3 + steps)
+        return dataclasses.replace(plan, critic=critic, training=training, curve=())
+    if isinstance(plan.critic, RefinedSettings):
+        critic = dataclasses.replace(plan.critic, steps=3, pretraining=2, pretraining_batch=16, samples=32)
+        training = dataclasses.replace(plan.training, steps=5 + steps)
         return dataclasses.replace(plan, critic=critic, training=training, curve=())
     if isinstance(plan.critic, EnsembleSettings):
         return dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, width=4, updates=1, warm_start=0))
