@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gswgan.privacy.sums import sum_in_halves
+
 BLOCK = 4096
 """Numbers of a row that one program looks at."""
 
@@ -63,10 +65,9 @@ def clipped_row_sum(rows: Tensor, clip_norm: float, *, margin: float, grid_bits:
     if number == 0:
         return torch.zeros(width, dtype=torch.int64, device=rows.device)
     blocks = triton.cdiv(width, BLOCK)
-    blocks += -blocks % 4  # PyTorch reduces aligned rows alike
     squares = torch.empty(number, blocks, dtype=torch.float64, device=rows.device)
     _squares[(number, blocks)](rows, squares, width, blocks, BLOCK=BLOCK)
-    length = squares.sum(dim=1).sqrt()
+    length = sum_in_halves(squares)[:, 0].sqrt()
     steps = (1.0 - margin * max(1.0, width / 2e5)) * 2.0**grid_bits
     factors = steps / length.clamp(min=clip_norm)
     whole = torch.empty(number, blocks, dtype=torch.int64, device=rows.device)

@@ -29,6 +29,7 @@ from gswgan.privacy.events import BaseEvent, Contribution, Sampled, gaussian_of
 from gswgan.privacy.ledger import Ledger
 from gswgan.privacy.participation import draw_participants
 from gswgan.privacy.randomness import Streams
+from gswgan.privacy.sums import sum_in_halves
 
 GRID_BITS = 26
 """One clip_norm is 2^26 grid steps: 10^10 rows fit into 63 bits, and a step is far below the noise."""
@@ -87,15 +88,15 @@ def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
         return rows * fits_grid(rows)
     width = rows.shape[-1]
     shorter = 1.0 - MARGIN * max(1.0, width / 2e5)
-    exact = torch.nn.functional.pad(rows.to(torch.float64), (0, -width % 4))  # CUDA reduces aligned rows alike
+    exact = rows.to(torch.float64)
     finite = torch.isfinite(exact).all(dim=-1, keepdim=True)
     exact = torch.where(finite, exact, torch.zeros((), dtype=torch.float64, device=rows.device))
     peak = exact.abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     shape = exact / peak  # entries in [-1, 1]: no square over- or underflows
-    length = torch.linalg.vector_norm(shape, dim=-1, keepdim=True)
+    length = sum_in_halves(shape.square()).sqrt()
     clipped = torch.where(peak * length > clip_norm, shape / length.clamp(min=1.0), exact / clip_norm)
     grid = (clipped * (shorter * 2.0**GRID_BITS)).trunc().to(torch.int64)
-    return (grid * fits_grid(grid))[..., :width]  # in integers: no rounding to trust
+    return grid * fits_grid(grid)  # in integers: no rounding to trust
 
 
 def _gpu_row_sum(rows: Tensor, clip_norm: float) -> Tensor:
