@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,14 +13,15 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from rounds import answer_all
+from rounds import answer_all, why_refused
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.data import clients, dirichlet_clients, load_data
-from gswgan.errors import FederationError, GswganError
+from gswgan.errors import FederationError, GswganError, PlanError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, home_of
+from gswgan.federated.messages import question
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.privacy import randomness
@@ -163,7 +165,7 @@ def test_bad_records_are_told_to_the_site_and_nothing_is_written(tmp_path: Path)
     assert not (tmp_path / "state").exists()
 
 
-def as_file(sums: bytes, **told: str) -> bytes:
+def as_file(sums: bytes, **told: object) -> bytes:
     told_json = json.dumps({"format_version": 1, **told})
     return safetensors.numpy.save({"sums": np.frombuffer(sums, np.uint8)}, {"answer": told_json})
 
@@ -190,3 +192,67 @@ def test_files_that_are_no_answers_are_refused_and_do_not_hang(tmp_path: Path):
     for name in ("pipe", "zero"):
         with pytest.raises(GswganError, match="regular file"):
             call("answer", folder / f"{name}.safetensors", "--site", tmp_path / "north.toml", "--out", tmp_path / "a")
+
+
+def test_an_id_that_is_no_text_or_no_utf8_is_refused_and_every_refusal_is_shown(tmp_path: Path):
+    sites(tmp_path)
+    out = planned(tmp_path, "--epsilon", 500)
+    folder = answered(tmp_path, *SITES)
+    sums = safetensors.numpy.load((folder / "north.safetensors").read_bytes())["sums"].tobytes()
+    digest = Plan.load(out / "plan.json").digest()
+    for name, client in {"half": "\ud800", "number": 7, "hidden": "the same"}.items():
+        (folder / f"{name}.safetensors").write_bytes(as_file(sums, client=client, plan=digest))
+    shown = call("combine", out, folder, "--device", "cpu")
+    for name in ("half", "number", "hidden"):
+        assert f"refused:   {name}.safetensors" in shown
+    assert "answers:   3 of 3" in shown
+
+
+def test_two_different_answers_with_one_id_stop_the_round_and_none_is_taken(tmp_path: Path):
+    sites(tmp_path)
+    out = planned(tmp_path, "--epsilon", 500)
+    folder = answered(tmp_path, "north", "south")
+    north, digest = (folder / "north.safetensors").read_bytes(), Plan.load(out / "plan.json").digest()
+    forged = as_file(safetensors.numpy.load(north)["sums"].tobytes(), client="south", plan=digest)
+    (folder / "a.safetensors").write_bytes(forged)
+    (folder / "copy.safetensors").write_bytes(north)  # the same answer twice is no matter
+    with pytest.raises(FederationError, match=r"a\.safetensors and south\.safetensors.*one answer of south"):
+        call("combine", out, folder, "--close", "--device", "cpu")
+    held = Round(RunFolder(out), is_timed=False)
+    assert (held.answered, held.is_closed, RunFolder(out).ledger.exists()) == (frozenset(), False, False)
+
+    (folder / "a.safetensors").unlink()
+    with pytest.raises(FederationError, match=r"west.*--close"):
+        call("combine", out, folder, "--device", "cpu")
+    (folder / "south.safetensors").write_bytes(forged)  # after the site's own was taken
+    with pytest.raises(FederationError, match=r"private/answers/.*south\.safetensors.*one answer of south"):
+        call("combine", out, folder, "--close", "--device", "cpu")
+    assert not RunFolder(out).ledger.exists()
+
+
+def stating(path: Path, epsilon: float) -> Plan:
+    """The plan with another figure, as a file."""
+    plan = Plan.load(path)
+    plan = dataclasses.replace(plan, guarantee=dataclasses.replace(plan.guarantee, epsilon=epsilon))
+    path.unlink()
+    plan.save(path)
+    return plan
+
+
+def test_a_plan_that_states_less_than_it_costs_is_refused_by_the_site(tmp_path: Path):
+    mine = sites(tmp_path)["north"]
+    path, out = planned(tmp_path, "--epsilon", 500) / "plan.json", tmp_path / "a.safetensors"
+    lying = stating(path, 0.1)
+    with pytest.raises(PlanError, match=r"0\.1: expected at least (499|500).*states less than it costs"):
+        call("answer", path, "--site", site(tmp_path, "north", "trusted-aggregator"), "--out", out)
+    assert not out.exists()
+    cap = Cap(epsilon=1000.0, delta=1e-5, neighbours="zeroed")
+    client = Client("north", mine, tmp_path / "state", trust="trusted-aggregator", cap=cap)
+    assert "states less than it costs" in why_refused(client, client.reply(question(lying)))
+    assert not list(client.home.glob("*/ledger.jsonl"))
+
+    stating(path, 700.0)  # more than it costs is true, and what is shown is the cost
+    shown = call("answer", path, "--site", tmp_path / "north.toml", "--out", out)
+    (line,) = (line for line in shown.splitlines() if line.startswith("public:"))
+    assert "for one site zeroed" in line
+    assert 499 < float(line.split("epsilon ")[1].split()[0]) <= 500

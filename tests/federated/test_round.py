@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from rounds import answer_all, make_clients, make_round, people, run_killed, sma
 
 from conftest import noise_by_name
 from gswgan.critics.embedding import Embedding
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, PrivacyError, RunError, StorageError
 from gswgan.federated import round as module
 from gswgan.federated.messages import answer, pack, question, width
 from gswgan.federated.round import Round, create_run
@@ -333,3 +334,29 @@ def test_the_list_of_clients_is_the_planned_one(tmp_path: Path):
     with pytest.raises(PlanError, match="deadline"):
         create_run(tmp_path / "run", plan, DATA.person_ids, 0)
     assert module.MOST_SECONDS > 3600
+
+
+@pytest.mark.timeout(120)  # a pipe without a writer must not be waited for
+def test_pipes_links_and_folders_of_others_are_refused_before_answers_are_read(tmp_path: Path):
+    held = make_round(tmp_path / "run", DATA, small_plan(DATA))
+    folder, kept = held.folder, held.path_of(BAD)
+    os.mkfifo(kept)
+    with pytest.raises(StorageError, match="a named pipe"):
+        Round(folder)
+    kept.unlink()
+    kept.write_bytes(bytes(2**20))
+    with pytest.raises(StorageError, match="at most"):
+        Round(folder)
+    kept.unlink()
+    (folder.private / "round.lock").symlink_to(tmp_path / "target")
+    with pytest.raises(StorageError, match="a symbolic link"), Round(folder).held():
+        pass
+    assert not (tmp_path / "target").exists()
+    os.mkfifo(kept)
+    folder.private.chmod(0o755)
+    with pytest.raises(StorageError, match="closed to all others"):
+        Round(folder)
+    folder.private.chmod(0o700)
+    folder.owner.unlink()
+    with pytest.raises(PrivacyError, match="made by this user"):
+        Round(folder)

@@ -22,7 +22,7 @@ class Grid:
     """Delivers at once to nodes that are here. What `holds` says waits; what `breaks` says comes back as an error."""
 
     def __init__(self, nodes: dict[int, str]) -> None:
-        self.nodes, self.sent = nodes, list[tuple[int, dict[str, Any]]]()
+        self.nodes, self.sent, self.reason = nodes, list[tuple[int, dict[str, Any]]](), "gone"
         self.holds: When = lambda node, fields: False
         self.breaks: When = lambda node, fields: False
         self._replies: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class Grid:
                 metadata=SimpleNamespace(reply_to_message_id=name, src_node_id=source),
                 content=SimpleNamespace(config_records={RECORD: said}),
                 has_content=lambda: not broken,
-                error=SimpleNamespace(reason="gone"),
+                error=SimpleNamespace(reason=self.reason),
             )
         return name
 
@@ -171,3 +171,36 @@ def test_a_question_that_got_lost_is_asked_again_after_a_while_and_a_silent_clie
     grid.breaks = lambda node, fields: "round" in fields and len(questions(grid)) < 1
     assert ask(carrier_for(grid, patience=2.0), "a", "nobody") == [("a", 11)]
     assert questions(grid) == [11, 11]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_node_that_keeps_greetings_back_gets_one_id_and_only_one_of_the_list(fixed: bool):
+    grid, said = Grid({}), list[str]()
+    carrier = carrier_for(grid, patience=1.0, fixed_nodes=fixed, roster=("a", "b", "c"), note=said.append)
+    grid.holds = lambda node, fields: "hello" in fields
+    for number, name in enumerate(("nobody", "a", "b", "c")):
+        grid.nodes[66] = name
+        assert ask(carrier, "a", number=number) == []
+    grid.holds = lambda node, fields: False
+    grid.let_go()
+    grid.nodes[12] = "b"
+    assert ("b", 12) in ask(carrier, "b", "c", number=9)
+    assert {name: node for name, node in carrier._nodes.items()} == {"a": 66, "b": 12}
+    assert "node 66 says it is nobody, who is not on the list" in " ".join(said)
+    assert "node 66 says it is b, and is a" in " ".join(said)
+
+
+def test_what_a_node_says_is_printed_without_control_characters_and_short():
+    grid, said, escape = Grid({11: "a\x1b[2J\n"}), list[str](), "\x1b]0;owned\x07\n" + "x" * 5000
+    grid.reason = escape
+    grid.breaks = lambda node, fields: len(grid.sent) < 1
+    ask(carrier_for(grid, patience=2.0, roster=("a",), note=said.append), "a")
+    assert "no answer" in said[0]
+    assert "who is not on the list" in said[1]
+    held = SimpleNamespace(
+        open=lambda: 1e9 + 10, question=lambda: {}, is_over=lambda: len(said) > 2, close=lambda: None, answered=()
+    )
+    grid.breaks = lambda node, fields: True
+    server_app.hold(grid, held, note=said.append)  # type: ignore[arg-type]
+    assert "no answer" in said[2]
+    assert all(line.isprintable() and len(line) < 260 for line in said)

@@ -19,12 +19,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from gswgan.errors import FederationError, GswganError
+from gswgan.errors import FederationError, GswganError, printable
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
 from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, width
 from gswgan.federated.round import Round
-from gswgan.federated.trust import check_one_round, spent, trust_of
+from gswgan.federated.trust import check_cost, check_one_round, spent, trust_of
 from gswgan.privacy.storage import read_file
 from gswgan.training.plan import Plan
 
@@ -37,25 +37,26 @@ HEADER = 2**16
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan that an operator has sent, if it is one for a round by files."""
+    """The plan that an operator has sent, if it is one for a round by files and states what it costs."""
     raw = read_file(path, 4 * LARGEST_PLAN, follow_link=True)
-    return check_one_round(plan_of({"plan": raw.decode(errors="replace")}))
+    plan = check_one_round(plan_of({"plan": raw.decode(errors="replace")}))
+    check_cost(plan)
+    return plan
 
 
 def who_learns_what(plan: Plan, client: Client) -> list[str]:
-    """What a site's answer shows to whom, and what it costs the site, on a few lines."""
+    """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
     assert plan.privacy is not None
-    assert plan.guarantee is not None
-    cost, memory = plan.guarantee, Memory.read(client.home)
-    epsilon = f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g}"
+    memory, how = Memory.read(client.home), {"zeroed": "zeroed", "replace-one": "replaced"}[plan.privacy.neighbours]
+    epsilon = f"epsilon {check_cost(plan):.4g} at delta {plan.privacy.delta:g} for one site {how}"
     if trust_of(plan) == "trusted-aggregator":
         lines = [
             "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",
-            f"public:    {epsilon} for one site zeroed, if the operator adds the noise and publishes nothing else.",
+            f"public:    {epsilon}, if the operator adds the noise and publishes nothing else.",
         ]
     else:
         lines = [
-            f"operator:  {epsilon} for one site replaced. It gets this site's class sums with this site's own noise.",
+            f"operator:  {epsilon}. It gets this site's class sums with this site's own noise.",
             "public:    the same; it sees no more than the operator.",
         ]
     cap, so_far = memory.cap, memory.spent
@@ -90,27 +91,52 @@ def read_answer_file(path: Path, plan: Plan) -> Fields:
         told = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["answer"])
         if told["format_version"] != FORMAT_VERSION or sums.dtype != np.uint8:
             raise ValueError("another format")
+        if not isinstance(told["client"], str):
+            raise TypeError("an id that is no text")
+        told["client"].encode()  # JSON can hold a text that no file or log can: half of a surrogate pair
         return {"client": told["client"], "plan": told["plan"], "sums": sums.tobytes()}
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise FederationError("answer", path.name[:60], f"an answer of a site ({type(wrong).__name__})") from wrong
 
 
 def take_answers(held: Round, folder: Path) -> Iterator[str]:
-    """Hand every answer in the folder to the round; yields what was refused and why."""
+    """Hand every answer in the folder to the round; yields what was refused and why.
+
+    A file says itself whose answer it is. So all of them are read before one is taken, and where two different answers
+    have the same id, in two files or in a file and in the round, none is taken: which one is the site's is not known.
+    """
     if not folder.is_dir():
         raise FederationError("answers", str(folder), "a folder with the sites' answers", "Check the path.")
+    found = {client: (digest, str(held.path_of(client))) for client, digest in held.digests.items()}  # taken before
+    new: dict[Path, str] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            fields = read_answer_file(path, held.plan)
+            client, digest = held.check(read_answer_file(path, held.plan))
         except (GswganError, OSError) as wrong:
-            yield _printable(f"{path.name}: {wrong}")
+            yield _line(path, wrong)
             continue
-        node = int.from_bytes(hashlib.blake2b(str(fields["client"]).encode(), digest_size=7).digest(), "little")
-        refused = held.take(fields, node=node, up=path.stat().st_size)
-        if refused is not None and "the same" not in refused:
-            yield _printable(f"{path.name}: {refused}")
+        known, where = found.setdefault(client, (digest, path.name))
+        if known != digest:
+            raise FederationError(
+                "answers", f"{where} and {path.name}", f"one answer of {client[:60]}: these differ",
+                "Ask the site which one it sent, and remove the other. Nothing was combined.",
+            )  # fmt: skip
+        if client not in held.digests and where == path.name:
+            new[path] = client
+    for path, client in new.items():  # read again: together they may be larger than the memory
+        try:
+            fields = read_answer_file(path, held.plan)
+            if held.check(fields) != (client, found[client][0]):
+                raise FederationError("answer", path.name[:60], "a file that does not change meanwhile", "Try again.")
+        except (GswganError, OSError) as wrong:
+            yield _line(path, wrong)
+            continue
+        node = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=7).digest(), "little")
+        refused = held.take(fields, node=node, up=len(bytes(fields["sums"])))  # type: ignore[call-overload]
+        if refused is not None:
+            yield _line(path, refused)
 
 
-def _printable(text: str) -> str:
+def _line(path: Path, why: object) -> str:
     """For a terminal: names of files and ids of clients are a stranger's."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(f"{path.name}: {why}", keep="")

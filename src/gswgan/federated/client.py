@@ -40,7 +40,7 @@ from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, write_log
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.records import SHAPE, no_records, of_one_person
-from gswgan.federated.trust import Trust, trust_of, weight_of_counts
+from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.events import BaseEvent, Event, Repeated
 from gswgan.privacy.ledger import read_ledger
@@ -146,9 +146,10 @@ class Client:
     _critic = CriticAtClient
 
     def _accept(self, plan: Plan) -> None:
-        """Whom the plan trusts, secret noise, the shape: what needs neither the data nor an estimate."""
+        """Whom the plan trusts, its cost, secret noise, the shape: what needs neither the data nor an estimate."""
         if trust_of(plan) != self.trust:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
+        check_cost(plan)
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
         asked = {name: getattr(plan.facts, name) for name in self._shape}

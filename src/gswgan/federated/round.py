@@ -13,20 +13,19 @@ answered: not to release would tell how many did.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
-import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gswgan.critics.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
@@ -34,7 +33,7 @@ from gswgan.federated.messages import Fields, question, read_answer, unpack, wid
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
 from gswgan.privacy import Streams
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
-from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, locked, read_file, write_durably
 from gswgan.training.book import Book
 from gswgan.training.entering import enter
 from gswgan.training.method import Tools
@@ -97,6 +96,9 @@ class Round:
         """
         self._is_timed = is_timed
         self.folder, self.plan = folder, check_one_round(folder.plan())
+        folder.check_ours()
+        if not self.is_released:
+            folder.check_made_here(self.plan)  # before anything of the round is read
         private = folder.private
         self._opened, self._closed, self.log = (
             private / "opened.json",
@@ -127,6 +129,11 @@ class Round:
         """Who has an answer that counts."""
         return frozenset(self._digests)
 
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The answers that count, by client."""
+        return self._digests
+
     def open(self) -> float:
         """Begin, or go on; the time at which the round closes."""
         if not self._is_timed:
@@ -142,24 +149,28 @@ class Round:
     @contextmanager
     def held(self) -> Iterator[None]:
         """One server at a time."""
-        descriptor = os.open(self.folder.private / "round.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(locked(self.folder.private / "round.lock", wait=False))
+            except BlockingIOError as wrong:
+                raise RunError(
+                    "run", str(self.folder.root), "a round that no other server holds", "Stop it first."
+                ) from wrong
             self._recall()  # what another server took before
             if not self.is_released:
                 check_stated(self.plan)
                 enter(self.folder, self.plan, None, self.folder.secret(self.plan))  # before anybody is asked
             yield
-        except BlockingIOError as wrong:
-            raise RunError(
-                "run", str(self.folder.root), "a round that no other server holds", "Stop it first."
-            ) from wrong
-        finally:
-            os.close(descriptor)
 
     def question(self) -> dict[str, str]:
         """What every client is asked."""
         return question(self.plan)
+
+    def check(self, fields: Fields) -> tuple[str, str]:
+        """Client and digest of an answer that is valid in this round, whether one was taken or not; keeps nothing."""
+        client, digest, raw = read_answer(fields)
+        self._admit(client, digest)
+        return client, hashlib.sha256(unpack(raw, self.plan).tobytes()).hexdigest()
 
     def take(self, fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
         """Look at one reply; None if it counts, else why it does not. Nothing that a client sends can raise.
@@ -168,17 +179,15 @@ class Round:
         """
         client = fields.get("client")
         try:
-            client, digest, raw = read_answer(fields)
-            self._admit(client, digest, node)
-            grid = unpack(raw, self.plan)
-            found = hashlib.sha256(grid.tobytes()).hexdigest()
+            client, found = self.check(fields)
+            if self._nodes.get(node, client) != client:
+                raise FederationError("client", client[:60], f"{self._nodes[node]}, as whom this node answered before")
             if client in self._digests:
                 how = "the same" if self._digests[client] == found else "another one: the first one counts"
                 raise FederationError("answer", how, "one answer a client")
             if time.time() >= self.open():
                 raise FederationError("answer", "late", "an answer before the deadline")
-            assert isinstance(raw, bytes)
-            write_durably(self._path(client), raw, mode=0o600)
+            write_durably(self.path_of(client), bytes(fields["sums"]), mode=0o600)  # type: ignore[call-overload]
         except FederationError as wrong:
             self._note(client, node, down, up, refused=str(wrong))
             return str(wrong)
@@ -223,20 +232,18 @@ class Round:
         """The answers that count, in the order of the clients' ids; read and checked again."""
         counted = read_json(self._closed, "closed.json")["answers"]
         for client, digest in counted.items():
-            grid = unpack(self._path(client).read_bytes(), self.plan)
+            grid = self._kept(self.path_of(client))
             if hashlib.sha256(grid.tobytes()).hexdigest() != digest:
                 raise RunError("answers", client, "the answer that was taken", "Restore private/answers.")
             yield torch.from_numpy(grid).view(1, 1, -1), torch.zeros(1, dtype=torch.int64)
 
-    def _admit(self, client: str, digest: str, node: int) -> None:
+    def _admit(self, client: str, digest: str) -> None:
         if self.is_closed:
             raise FederationError("answer", "late", "an answer before the round was closed")
         if client not in self.roster:
             raise FederationError("client", client[:60], "one that is on the list")
         if digest != self.plan.digest():
             raise FederationError("plan", digest[:12], f"{self.plan.digest()[:12]}, what was asked for")
-        if self._nodes.get(node, client) != client:
-            raise FederationError("client", client[:60], f"{self._nodes[node]}, as whom this node answered before")
 
     def _recall(self) -> None:
         """What was taken before a stop: an answer counts if it is on the disk and valid."""
@@ -250,11 +257,15 @@ class Round:
             self._digests = dict(read_json(self._closed, "closed.json")["answers"])
             return
         for client in self.roster:
-            if (path := self._path(client)).exists():
-                grid = unpack(path.read_bytes(), self.plan)
-                self._digests[client] = hashlib.sha256(grid.tobytes()).hexdigest()
+            if (path := self.path_of(client)).exists():
+                self._digests[client] = hashlib.sha256(self._kept(path).tobytes()).hexdigest()
 
-    def _path(self, client: str) -> Path:
+    def _kept(self, path: Path) -> NDArray[np.int64]:
+        """The numbers of an answer on the disk."""
+        return unpack(read_file(path, 8 * width(self.plan)), self.plan)
+
+    def path_of(self, client: str) -> Path:
+        """Where the answer of a client is kept."""
         return self._answers / f"{hashlib.blake2b(client.encode(), digest_size=12).hexdigest()}.bin"
 
     def _note(self, client: object, node: int, down: int, up: int, **more: str) -> None:

@@ -8,7 +8,7 @@ asked once more: a client answers with the same bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from gswgan.critics.kernel import KernelSettings
-from gswgan.errors import FederationError, short
+from gswgan.errors import FederationError, printable, short
 from gswgan.federated.messages import Fields
 from gswgan.federated.remote_critics import Take, known_nodes, run_rounds
 from gswgan.federated.round import Round
@@ -55,7 +55,7 @@ def hold(
         for reply in list(grid.pull_messages(list(pending))):
             node = pending.pop(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if not reply.has_content():
-                note(f"node {node}: no answer ({reply.error.reason})")
+                note(f"node {node}: no answer ({_shown(reply.error.reason)})")
                 continue
             fields = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
             refused = held.take(fields, node=node, down=size, up=_size(fields))
@@ -72,7 +72,8 @@ class FlowerCarrier:
     """Questions to named clients through Flower (remote_critics.Carrier). Who is who is asked of every new node.
 
     The first node that says a client's id has it for the run, and no other node is asked for that client, or may
-    answer for it. Node numbers are the SuperLink's: with authentication one belongs to a public key.
+    answer for it. A node has one id, whatever else it says later, and only ids of the roster are given. Node numbers
+    are the SuperLink's: with authentication one belongs to a public key.
     """
 
     def __init__(
@@ -81,17 +82,19 @@ class FlowerCarrier:
         seconds: float,
         *,
         known: Mapping[str, int] | None = None,
+        roster: Collection[str] | None = None,
         fixed_nodes: bool = True,
         note: Note = print,
         patience: float = PATIENCE,
     ) -> None:
         """`seconds`: how long a round is open. `known`: clients and their nodes, from before a stop.
 
+        `roster`: the ids that there are; without it any id can be said.
         Without `fixed_nodes` an id may move to another node when its own has gone.
         """
         self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
         self._nodes: dict[str, int] = dict(known or {})  # client: node
-        self._fixed = fixed_nodes
+        self._fixed, self._roster = fixed_nodes, None if roster is None else frozenset(roster)
         self._met: set[int] = set()  # nodes that have said who they are
         self._hellos: dict[str, int] = {}  # message: node; an answer may come after the round in which it was asked
         self._greeted: dict[int, float] = {}  # node: when
@@ -110,7 +113,8 @@ class FlowerCarrier:
                 message, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
                 name, greeted = pending.pop(message, None), self._hellos.pop(message, None)
                 if not reply.has_content():  # it may be the SuperLink that says so
-                    self._note(f"node {greeted or self._nodes.get(name or '')}: no answer ({reply.error.reason})")
+                    who = greeted or self._nodes.get(name or "")
+                    self._note(f"node {who}: no answer ({_shown(reply.error.reason)})")
                     continue
                 found: dict[str, Any] = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
                 if name is not None:
@@ -127,10 +131,16 @@ class FlowerCarrier:
             time.sleep(POLL / 4)
 
     def _bind(self, client: str, node: int) -> bool:
-        """Whether the node has this id from now on. One that another node has is refused, and that is noted."""
-        owner = self._nodes.get(client, node)
-        if owner != node and (self._fixed or owner in set(self._grid.get_node_ids())):
-            self._note(f"refused: node {node} says it is {short(client)}, who is node {owner}")
+        """Whether the node has this id from now on. If not, that is noted."""
+        owner, why = self._nodes.get(client, node), ""
+        if self._roster is not None and client not in self._roster:
+            why = "who is not on the list"
+        elif owner != node and (self._fixed or owner in set(self._grid.get_node_ids())):
+            why = f"who is node {owner}"
+        elif other := next((name for name, its in self._nodes.items() if its == node and name != client), None):
+            why = f"and is {_shown(short(other))}"
+        if why:
+            self._note(f"refused: node {node} says it is {_shown(short(client))}, {why}")
             return False
         self._nodes[client] = node
         return True
@@ -148,6 +158,11 @@ class FlowerCarrier:
             return {}
         sent = list(self._grid.push_messages([_message(fields, node, ttl) for node in to.values()]))
         return {message: who for message, who in zip(sent, to) if message}
+
+
+def _shown(text: object) -> str:
+    """A stranger's text for the terminal: on one line, without control characters, at most 200 characters."""
+    return printable(str(text)[:200], keep="")[:200]
 
 
 def _size(fields: Fields) -> int:
@@ -181,8 +196,8 @@ def make_app(
         if not isinstance(folder.plan().critic, KernelSettings):
             told = read_json(folder.rounds, "the round.json of a federated run")
             carrier = FlowerCarrier(
-                grid, float(told["seconds"]), known=known_nodes(folder), fixed_nodes=told.get("fixed_nodes", True),
-                note=note,
+                grid, float(told["seconds"]), known=known_nodes(folder), roster=told["clients"],
+                fixed_nodes=told.get("fixed_nodes", True), note=note,
             )  # fmt: skip
             run_rounds(folder, carrier, device=device or pick_device("auto"), note=note, progress=progress)
             return

@@ -30,6 +30,7 @@ from gswgan.training.gs_wgan_plan import kernel_privacy
 from gswgan.training.method import Wish
 from gswgan.training.plan import Facts, Plan, PrivacySettings
 from gswgan.training.planner import EPSILON, guarantee
+from gswgan.training.publish import TOLERANCE
 from gswgan.training.settings import check_delta, check_epsilon, default_delta
 
 EXACT = "exact Gaussian (Balle and Wang 2018)"
@@ -199,6 +200,26 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
     """Epsilon of all these releases of one client together: Gaussians add their mu^2, and the sum has a closed form."""
     squares = sum(in_relation(event, neighbours).mu ** 2 for event in events)
     return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
+
+
+def check_cost(plan: Plan) -> float:
+    """Epsilon of all answers to a plan that everybody answers, by the closed form; one that states less is refused.
+
+    Of a plan with sampled clients it is the stated figure. A client does not rely on it: its own books and its cap
+    count every answer without the sampling.
+    """
+    privacy, stated = plan.privacy, plan.guarantee
+    assert privacy is not None
+    assert stated is not None
+    if privacy.sampling != "all":
+        return stated.epsilon
+    epsilon = spent([privacy.event] * privacy.releases, neighbours=privacy.neighbours, delta=privacy.delta)
+    if stated.epsilon < epsilon * (1 - TOLERANCE):
+        raise PlanError(
+            "plan.guarantee.epsilon", stated.epsilon, f"at least {epsilon:.6g} at delta {privacy.delta:g}, its cost",
+            "The plan states less than it costs: ask the operator. Nothing was answered.",
+        )  # fmt: skip
+    return epsilon
 
 
 def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
