@@ -44,7 +44,8 @@ machine; `published.json` holds what others report. What was tried, and why the 
 
 **Which epsilon.** Where nothing else is said, epsilon is at delta 1e-5, for one *record replaced* by any other,
 towards the *public*, who gets everything in `release/`. It is that of one run, computed from its ledger; the search
-for the settings is outside of it. The settings for MNIST were chosen on training images that were held out and are
+for the settings is outside of it. Those of `refined` were chosen on held-out training images
+of both sets. The other settings for MNIST were chosen on training images that were held out and are
 the same for Fashion-MNIST; those for digits were chosen on its test images. All data sets of this page are public,
 which is why figures computed on them are published.
 

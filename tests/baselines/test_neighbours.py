@@ -22,6 +22,7 @@ from conftest import changed_in_one_record, tiny_baseline, tiny_images, tiny_pla
 from gswgan.baselines import BY_PERSON, METHODS
 from gswgan.critics.learners import EnsembleSettings
 from gswgan.data import ImageData
+from gswgan.generators import GeneratorSettings
 from gswgan.privacy import GaussianMechanism, Laplace, VoteMechanism
 from gswgan.privacy.events import BaseEvent, unsampled
 from gswgan.privacy.ledger import read_ledger
@@ -66,6 +67,19 @@ def started_plan(data: ImageData) -> Plan:
     return dataclasses.replace(plan, critic=critic, generator=generator, training=training, curve=())
 
 
+def refined_plan(data: ImageData) -> Plan:
+    """A few steps of each stage."""
+    plan = make_plan(Facts.of(data), preset="refined", steps=30, **KEY)
+    kernel = dataclasses.replace(plan.critic.kernel, features=64)
+    start = GeneratorSettings(architecture="mlp", width=16)
+    critic = dataclasses.replace(
+        plan.critic, steps=4, pretraining=3, pretraining_batch=16, samples=64, draws=2, kernel=kernel, start=start
+    )
+    training = dataclasses.replace(plan.training, steps=37, batch_size=12)
+    generator = dataclasses.replace(plan.generator, width=4)
+    return dataclasses.replace(plan, critic=critic, generator=generator, training=training, curve=())
+
+
 def g_pate_plan(data: ImageData) -> Plan:
     """Teachers that learn quickly, and bins that are fine enough for their gradients: a record can move votes."""
     plan = tiny_baseline(data, "g-pate", **KEY)
@@ -75,6 +89,7 @@ def g_pate_plan(data: ImageData) -> Plan:
 
 CASES: dict[str, tuple[ImageData, Callable[[ImageData], Plan]]] = {
     "default": (SMALL, lambda data: tiny_plan(data, **KEY)),
+    "refined": (SMALL, refined_plan),
     "ensemble": (SMALL, started_plan),
     "ensemble-alone": (SMALL, lambda data: tiny_plan(data, preset="ensemble-alone", steps=60, **KEY)),
     "paper": (SMALL, lambda data: tiny_plan(data, preset="paper", steps=60, **KEY)),

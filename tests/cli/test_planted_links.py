@@ -64,6 +64,23 @@ def test_a_private_report_writes_through_no_link(
     assert everything(home) == before
 
 
+def test_a_report_beside_a_packed_release_or_in_a_private_folder_follows_no_link(
+    release: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders that nobody named: an archive may hold a link of the default name beside the release, or as private/."""
+    (home / "figures").mkdir()
+    (home / "figures" / "training.png").write_text("my own figure")
+    before = everything(home)
+    (release / "manifest.json").write_text("{}")
+    (tmp_path / "release-report").symlink_to(home)
+    refused(capsys, "report", release)
+    run = Path(shutil.copytree(a_run("default"), tmp_path / "run"))
+    (run / "private").rename(tmp_path / "elsewhere")
+    (run / "private").symlink_to(home)
+    refused(capsys, "report", run, "--private")
+    assert everything(home) == before
+
+
 def test_a_report_may_go_to_a_folder_that_the_user_named_by_a_link(release: Path, tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "near").symlink_to(tmp_path / "far")

@@ -112,6 +112,13 @@ def test_every_page_of_an_honest_file_is_seen(tmp_path: Path, options: dict[str,
     assert (data.images[:, 0] == np.stack(expected)).all()
 
 
+def test_a_list_that_is_longer_than_the_file_is_refused_at_once() -> None:
+    """2^62 booleans in a header of a few bytes."""
+    endless = bytes([0xF1, *([0xFF] * 8), 0x3F])
+    with pytest.raises(ValueError, match="a list of"):
+        parquet_pages._skip(io.BytesIO(endless), 9, 0)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_damaged_page_headers_are_a_data_error_or_data(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)

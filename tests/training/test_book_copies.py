@@ -89,6 +89,15 @@ def test_a_copy_without_its_key_is_another_run(book: Book, tmp_path: Path) -> No
     assert not two[1].ledger.exists()
 
 
+def test_a_copy_without_the_name_of_its_book_is_refused(book: Book, tmp_path: Path) -> None:
+    """It has the key, and would release without being counted."""
+    one = copy_of(a_run(book, tmp_path / "run", epsilon=10), tmp_path / "copy")
+    one.book.unlink()
+    with pytest.raises(RunError, match="book that this run is counted in"):
+        run(one, DATA, device=CPU)
+    assert not one.embedding.exists()
+
+
 def test_a_run_that_was_moved_resumes(book: Book, tmp_path: Path) -> None:
     folder = a_run(book, tmp_path / "run", preset="ensemble", epsilon=6)
     stop_after(folder, 3)

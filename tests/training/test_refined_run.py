@@ -63,6 +63,19 @@ def test_the_budget_is_divided_and_both_parts_are_paid() -> None:
     assert cost["both"] > 1.1 * cost["rest"]  # forgetting the kernel's share would show
 
 
+def test_an_invalid_label_does_not_raise_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """The constructor of data refuses it; the critic is the second line of defence."""
+    data, plan = tiny_images(), small()
+    wrong = dataclasses.replace(data)
+    object.__setattr__(wrong, "labels", np.where(np.arange(data.n) % 2, data.classes, -1))
+    folder = RunFolder.create(tmp_path / "run", plan)
+    critic = centralized.make_critic(plan, folder, wrong, CPU)
+    assert isinstance(critic, Refined)
+    critic.kernel.prepare = lambda *args, **options: None  # type: ignore[method-assign]  # it leaves them out
+    critic.prepare(wrong)
+    assert set(critic._labels.tolist()) == {0, data.classes - 1}
+
+
 def test_nothing_more_is_paid_before_dp_sgd_begins() -> None:
     plan = small()
     assert [plan.total(done) for done in (1, 4, 7)] == [plan.critic.event(True)] * 3

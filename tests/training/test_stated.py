@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -14,10 +15,13 @@ from typer.testing import CliRunner
 
 from conftest import tiny_images, tiny_plan
 from gswgan.cli.main import app
-from gswgan.errors import PlanError, PrivacyError, RunError
+from gswgan.errors import LedgerError, PlanError, PrivacyError, RunError
+from gswgan.privacy import Laplace
 from gswgan.privacy.accountant import NOT_RECOMPUTED
+from gswgan.privacy.ledger import Entry
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
+from gswgan.training import publish
 from gswgan.training.centralized import run
 from gswgan.training.plan import Plan
 from gswgan.training.publish import TOLERANCE, check_stated
@@ -115,3 +119,15 @@ def test_without_an_accountant_every_statement_says_so_and_verify_computes_it(
         pack(lying.root, tmp_path / "no")
     with pytest.raises(PrivacyError, match="which its ledger costs"):
         CliRunner().invoke(app, ["privacy", "explain", str(lying.root)], catch_exceptions=False)
+
+
+def test_a_ledger_with_a_release_that_the_plan_has_not_is_no_statement(tmp_path: Path, monkeypatch) -> None:
+    """A stranger's ledger: its other releases would not be in the epsilon that a report shows."""
+    plan = tiny_plan(tiny_images())
+    folder = RunFolder.create(tmp_path / "run", plan)
+    planned = [Entry(name=str(event), attempt=0, event=event) for event in plan.releases()]
+    other = Entry(name="more", attempt=0, event=Laplace(scale=0.025, sensitivity=1.0))
+    for entries, refused in ((planned, False), ([*planned, other], True)):
+        monkeypatch.setattr(publish, "read_ledger", lambda path, entries=entries: ({}, entries, ""))
+        with pytest.raises(LedgerError, match="those of the plan") if refused else contextlib.nullcontext():
+            assert publish.cost_of_ledger(plan, folder) == plan.guarantee

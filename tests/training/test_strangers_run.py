@@ -225,6 +225,9 @@ def test_the_secret_is_made_once_and_closed(tmp_path: Path) -> None:
             secret.write_bytes(b"short")
             with pytest.raises(StorageError, match="32 bytes"):
                 check_marked("key", one, tmp_path)
+            secret.write_bytes(bytes(33))
+            with pytest.raises(StorageError, match="32 bytes"):
+                check_marked("key", one, tmp_path)
         with another_user(tmp_path / "b"):
             assert marked("key", {}) != one
     finally:

@@ -37,7 +37,9 @@ def report(
     folders = [find_release(run) for run in runs]
     if len({folder.release.resolve() for folder in folders}) < len(runs):
         raise RunError("runs", " ".join(map(str, runs)), "different runs", "Name each of them once.")
-    if out is None:
+    if out is not None:
+        out = out.resolve()  # the user named it, and may name a link
+    else:
         several = Path("report-private" if private else "report")
         out = several if len(runs) > 1 else folders[0].private if private else folders[0].release
         if is_packed(out):

@@ -97,13 +97,23 @@ def _skip(stream: IO[bytes], kind: int, depth: int, *, in_list: bool = False) ->
         stream.seek(_unsigned(stream), 1)
     elif kind in _LISTS:
         head = _byte(stream)
-        for _ in range(head >> 4 if head >> 4 < 15 else _unsigned(stream)):
+        count = head >> 4 if head >> 4 < 15 else _unsigned(stream)
+        if count > _bytes_left(stream):  # each takes one at the least
+            raise ValueError(f"a list of {count} elements")
+        for _ in range(count):
             _skip(stream, head & 15, depth + 1, in_list=True)
     elif kind == _STRUCT:
         for _ in _fields(stream, set(), depth + 1):
             pass
     else:
         raise ValueError(f"a header with a field of type {kind}")  # maps: no page header has one
+
+
+def _bytes_left(stream: IO[bytes]) -> int:
+    here = stream.tell()
+    end = stream.seek(0, 2)
+    stream.seek(here)
+    return end - here
 
 
 def _byte(stream: IO[bytes]) -> int:

@@ -72,7 +72,7 @@ def clipped_row_sum(rows: Tensor, clip_norm: float, *, margin: float, grid_bits:
     factors = steps / length.clamp(min=clip_norm)
     whole = torch.empty(number, blocks, dtype=torch.int64, device=rows.device)
     _grid_squares[(number, blocks)](rows, factors, whole, width, blocks, BLOCK=BLOCK)
-    counts = (length.isfinite() & (whole.sum(dim=1) <= 1 << 2 * grid_bits)).to(torch.int32)
+    counts = (length.isfinite() & factors.isfinite() & (whole.sum(dim=1) <= 1 << 2 * grid_bits)).to(torch.int32)
     out = torch.empty(SPLITS, width, dtype=torch.int64, device=rows.device)
     grid = (triton.cdiv(width, COLUMNS), SPLITS)
     _sum[grid](rows, factors, counts, out, width, number, COLUMNS=COLUMNS, SPLITS=SPLITS)

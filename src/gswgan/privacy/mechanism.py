@@ -6,8 +6,8 @@ package, but for votes, which are counted and not clipped (votes.py).
 
 The arithmetic is what the guarantee needs (docs/privacy.md, "Arithmetic"):
 - every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
-- rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, on any
-  device, so the sum moves by at most the stated sensitivity and one key gives one result;
+- rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, so the
+  sum moves by at most the stated sensitivity and on one device one key gives one result;
 - the noise is a real Gaussian rounded to the same grid, exactly: the output is the rounding of sum plus real
   Gaussian, so its low-order bits say nothing more about the sum, and no output is impossible.
 """

@@ -77,7 +77,8 @@ def _secret(*, make: bool) -> bytes:
                 "Set GSWGAN_STATE to a folder of your own that stays.",
             ) from wrong  # fmt: skip
     try:
-        secret = read_private(path, SECRET_BYTES)
+        check_own(path.parent)
+        secret = read_private(path, SECRET_BYTES + 1)
     except FileNotFoundError:
         return os.urandom(SECRET_BYTES)
     if len(secret) != SECRET_BYTES:

@@ -37,7 +37,7 @@ class Page:
 
     def write(self, folder: Path, *, private: bool) -> Path:
         """report.html and figures/ in the folder, neither of them a link; an earlier report there is replaced."""
-        folder = folder.resolve()  # the user named it; what is inside may be anybody's
+        folder = folder.parent.resolve() / folder.name  # the folder itself may be no link: a stranger may have made it
         place = folder / "figures"
         for new in (folder, place):
             make_folder(new, private=private and not new.exists())  # the files are closed in any case

@@ -18,7 +18,7 @@ from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
-from gswgan.privacy.events import in_words, tally
+from gswgan.privacy.events import in_words, tally, unsampled
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.storage import write_durably
@@ -57,6 +57,9 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
         return None
     _, entries, _ = read_ledger(folder.ledger)
     found, planned = tally(compose(entries)), plan.releases()
+    known = {*planned, *(unsampled(event) for event in planned)}  # a release that is repeated is not sampled again
+    if not known >= found.keys():
+        raise LedgerError("releases", in_words(next(iter(found.keys() - known))), "those of the plan")
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:

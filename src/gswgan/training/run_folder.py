@@ -80,7 +80,7 @@ class RunFolder:
                 erase_key(folder.key)
                 if book is not None:
                     write_json(folder.book, {"book": str(book.resolve())})
-                write_json(folder.owner, marked("run", {"plan": plan.digest()}))
+                write_json(folder.owner, marked("run", {"plan": plan.digest(), "booked": book is not None}))
                 if book is not None:
                     folder.secret(plan)
                 for path, content in copied.items():
@@ -147,8 +147,11 @@ class RunFolder:
         """Refuse a run that this user did not make: whoever did may know its key, and with it the noise."""
         known = read_json(self.owner, "the owner.json of a run") if self.owner.exists() else {}
         known = {key: value for key, value in known.items() if key != "format_version"}
-        if check_marked("run", known, self.root).get("plan") != plan.digest():
+        made = check_marked("run", known, self.root)
+        if made.get("plan") != plan.digest():
             raise RunError("run", str(self.root), "the plan that it was made with", "Start a new run.")
+        if made.get("booked") and not self.book.exists():  # it would be trained without being counted
+            raise RunError("file", str(self.book), "the name of the book that this run is counted in", "Restore it.")
 
     def check_ours(self) -> None:
         """Refuse folders of another user, or in which others can put or read what they should not."""

@@ -98,6 +98,7 @@ class Refined:
             raise PrivacyError("persons", data.number_of_persons, "none: this preset protects one record at a time")
         self.kernel.prepare(data, resumed=resumed)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        labels = labels.clip(0, data.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._images, self._labels = (torch.from_numpy(part).to(self.device) for part in (data.images, labels))
 
     def learn(self, step: int, generator: Generator) -> None:
