@@ -6,6 +6,9 @@ import contextlib
 import hashlib
 import json
 import shutil
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +25,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from gswgan.data import clients
 from gswgan.errors import FederationError
+from gswgan.federated import node
 from gswgan.federated.client_app import RECORD
+from gswgan.federated.listener import is_listener
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import question
 from gswgan.federated.node import APP, _command, _free_port, _runtime, _signed, built, check_app, reply_message
@@ -115,6 +120,76 @@ def test_who_does_not_know_the_executors_secret_gets_no_message():
     finally:
         server.should_exit = True
         thread.join()
+
+
+_LISTENER = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
+    print("listening", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def child(program: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def was_called(listener: socket.socket) -> bool:
+    listener.setblocking(False)
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_listener_that_is_not_the_supernode_gets_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asker = next(iter(make_clients(tmp_path, DATA, small_plan(DATA)).values()))
+    with socket.create_server(("127.0.0.1", 0)) as foreign, child("import sys; sys.stdin.read()") as supernode:
+        looks = list[float]()
+
+        def sleep(seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == 3:
+                supernode.kill()
+                supernode.wait()
+
+        monkeypatch.setattr(node.time, "sleep", sleep)
+        node.serve(foreign.getsockname()[1], b"secret", asker, supernode, lambda text: None)
+        assert len(looks) == 3
+        assert not was_called(foreign)
+
+
+def test_a_listener_is_known_by_its_process():
+    with child(_LISTENER, port := _free_port()) as mine, child("import sys; sys.stdin.read()") as other:
+        assert mine.stdout is not None
+        assert mine.stdout.readline() == b"listening\n"
+        assert is_listener(mine.pid, port)
+        assert not is_listener(other.pid, port)
+        assert not is_listener(mine.pid, _free_port())
+        mine.kill()
+        mine.wait()
+        assert not is_listener(mine.pid, port)
+
+
+def test_no_proxy_is_between_the_executor_and_its_supernode(monkeypatch: pytest.MonkeyPatch):
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv("NO_PROXY", "a.example")
+        with contextlib.closing(_runtime(f"127.0.0.1:{_free_port()}")) as runtime, pytest.raises(httpx.ConnectError):
+            runtime.AcquireTask(AcquireTaskRequest())
+        assert not was_called(proxy)
+        assert node.os.environ["no_proxy"] == node.os.environ["NO_PROXY"] == "a.example,127.0.0.1"
 
 
 @pytest.fixture

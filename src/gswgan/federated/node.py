@@ -47,6 +47,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from gswgan.errors import FederationError
 from gswgan.federated.client import Client
 from gswgan.federated.client_app import RECORD
+from gswgan.federated.listener import HOST, check_known, is_listener, reach_directly
 
 APP = Path(__file__).parent / "app"
 POLL = 1.0
@@ -87,33 +88,48 @@ def reply_message(message: Message, app: bytes, client: Client, note: Callable[[
 
 def run_node(config: Mapping[str, Any], client: Client, *, note: Callable[[str], None] = print) -> None:
     """Start the SuperNode that the site's file describes and answer its messages, until it ends."""
+    check_known()
     with tempfile.TemporaryDirectory(prefix="gswgan-node-") as place:  # mode 0700
         secret = Path(place) / "secret"
         secret.touch(mode=0o600)
         secret.write_bytes(secrets.token_bytes(32))
         port = _free_port()
         with _supernode(_command(config, port, secret)) as process:
-            serve(f"127.0.0.1:{port}", secret.read_bytes(), client, lambda: process.poll() is None, note)
+            serve(port, secret.read_bytes(), client, process, note)
             raise FederationError("supernode", f"exit code {process.returncode}", "a SuperNode that runs", "See above.")
 
 
 def serve(
-    address: str, secret: bytes, client: Client, is_running: Callable[[], bool], note: Callable[[str], None]
+    port: int, secret: bytes, client: Client, supernode: subprocess.Popen[bytes], note: Callable[[str], None]
 ) -> None:
-    """Answer one message after the other while the SuperNode runs."""
-    runtime = _runtime(address, _signed(secret))
+    """Answer one message after the other while the SuperNode runs. Nobody else on its port gets a request."""
+    address, only = f"{HOST}:{port}", _OnlyTo(supernode, port)
+    runtime = _runtime(address, _signed(secret), only)
     kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]  # of the other kinds a SuperNode has none
-    while is_running():
+    while supernode.poll() is None:
         try:
             found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
             if found.HasField("task") and found.token:
-                _answer(_runtime(address, RuntimeTokenHttpInterceptor(found.token)), client, note)
+                _answer(_runtime(address, RuntimeTokenHttpInterceptor(found.token), only), client, note)
                 continue
         except httpx.TransportError:  # it is starting, or ending
             pass
         except Exception as wrong:  # a message that cannot be read, or that is no longer wanted: the next one may be
             note(f"a message was dropped: {wrong!r}")
         time.sleep(POLL)
+
+
+class _OnlyTo:
+    """Lets a request pass only while the SuperNode that we started is the listener on its port."""
+
+    def __init__(self, supernode: subprocess.Popen[bytes], port: int) -> None:
+        self._supernode, self._port = supernode, port
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        """Called by Flower's client before every request; the last of its interceptors."""
+        if self._supernode.poll() is not None or not is_listener(self._supernode.pid, self._port):
+            raise httpx.ConnectError(f"the SuperNode does not listen on port {self._port}")
+        return call_next(context)
 
 
 def _answer(runtime: RuntimeHttpClient, client: Client, note: Callable[[str], None]) -> None:
@@ -142,6 +158,7 @@ def _signed(secret: bytes) -> SuperExecAuthHttpInterceptor:
 
 
 def _runtime(address: str, *interceptors: Any) -> RuntimeHttpClient:
+    reach_directly()
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=True,  # the loopback interface
@@ -156,7 +173,7 @@ def _command(config: Mapping[str, Any], port: int, secret: Path) -> list[str]:
         raise FederationError("site", "no superlink", "host:port of the SuperLink in the site's configuration")
     command = [
         sys.executable, "-c", _SUPERNODE, "--isolation", "process", "--superlink", str(config["superlink"]),
-        "--host", "127.0.0.1", "--port", str(port), "--superexec-auth-secret-file", str(secret),
+        "--host", HOST, "--port", str(port), "--superexec-auth-secret-file", str(secret),
     ]  # fmt: skip
     options = {"root-certificates": "--root-certificates", "node-key": "--auth-supernode-private-key"}
     for name, option in options.items():
@@ -184,5 +201,5 @@ def _supernode(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
