@@ -360,7 +360,7 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("a negative seed", {}, "train --seed -1",
      "seed = -1: expected a whole number from 0 to 9223372036854775807. Pass another --seed, or leave it out."),
     ("an unknown preset", {}, "train --preset papers",
-     "preset = 'papers': expected one of default, ensemble, ensemble-alone, paper, paper-federated for method "
+     "preset = 'papers': expected one of default, refined, ensemble, ensemble-alone, paper, paper-federated for method "
      "gswgan. Leave --preset out for the first of them."),
     ("a preset for clients", {}, "train --preset paper-federated",
      "preset = 'paper-federated': expected a centralized preset. This one is for clients: "
