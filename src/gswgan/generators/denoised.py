@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +17,20 @@ MOST_NOISE, LEAST_NOISE, BEND = 20.0, 0.02, 7.0
 """Of the noise levels passed through (Karras et al. 2022, equation 5)."""
 
 
-def noise_levels(evaluations: int) -> Tensor:
-    """From MOST_NOISE down to LEAST_NOISE, denser towards the end; [evaluations], in float64."""
+FRESH = 0.0
+"""How much of the noise is replaced by fresh noise on the way: 0 none (an ordinary differential equation), 1 as much as
+the reversed diffusion has."""
+
+
+def latent_size(pixels: int) -> int:
+    """Numbers in a code: the noise that the way begins with and, with FRESH, that of each step but the last."""
+    return pixels * (EVALUATIONS if FRESH else 1)
+
+
+def noise_levels(evaluations: int, most: float = MOST_NOISE) -> Tensor:
+    """From `most` down to LEAST_NOISE, denser towards the end; [evaluations], in float64."""
     place = torch.linspace(0, 1, evaluations, dtype=torch.float64)
-    first, last = MOST_NOISE ** (1 / BEND), LEAST_NOISE ** (1 / BEND)
+    first, last = most ** (1 / BEND), LEAST_NOISE ** (1 / BEND)
     return (first + place * (last - first)) ** BEND
 
 
@@ -29,33 +41,35 @@ class DenoisedSampler(nn.Module):
         self, *, latent: int, classes: int, channels: int, image_size: int, width: int, spectral_norm: bool = False
     ) -> None:
         super().__init__()
-        if latent != channels * image_size**2:
-            raise PlanError("latent", latent, f"{channels * image_size**2}, as many numbers as an image has")
+        if latent != latent_size(channels * image_size**2):
+            raise PlanError("latent", latent, f"{latent_size(channels * image_size**2)}, the noise on the way")
         self.shape = (image_size, image_size, channels)
         self.denoiser = Denoiser(image_size=image_size, channels=channels, classes=classes, width=width)
-        self.evaluations = EVALUATIONS
+        self.evaluations, self.most_noise, self.fresh = EVALUATIONS, MOST_NOISE, FRESH
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
-        """Images [n, channels, side, side] in [0, 1]: DPM-Solver++(2M), Lu et al. 2022, from noise to an image."""
-        levels = noise_levels(self.evaluations).tolist()
-        images = latent.unflatten(1, self.shape) * (levels[0] ** 2 + DATA_STD**2) ** 0.5
+        """Images [n, channels, side, side] in [0, 1]: DPM-Solver++(2M), Lu et al. 2022, from noise to an image.
+
+        With FRESH > 0 it is the solver of the stochastic equation: a part of the noise is replaced on the way by
+        fresh noise, which makes up for errors of the steps before.
+        """
+        levels = noise_levels(self.evaluations, self.most_noise).tolist()
+        images, *more = latent.unflatten(1, (-1, *self.shape)).unbind(1)
+        images = images * (levels[0] ** 2 + DATA_STD**2) ** 0.5
         before: Tensor | None = None
         for index, level in enumerate(levels):
             clean = denoise(self.denoiser, images, level, labels)
             if index + 1 == len(levels):
                 return ((clean.permute(0, 3, 1, 2) + 1) / 2).clamp(0, 1)
-            following, target = levels[index + 1], clean
+            following, target, step = levels[index + 1], clean, math.log(level / levels[index + 1])
             if before is not None:  # second order: as the answers change along ln(noise)
-                ratio = _apart(levels[index - 1], level) / _apart(level, following)
-                target = clean + (clean - before) / (2 * ratio)
-            images = (following / level) * images + (1 - following / level) * target
+                target = clean + (clean - before) * (step / (2 * math.log(levels[index - 1] / level)))
+            kept = math.exp(-self.fresh * step)
+            images = kept * (following / level) * images + (1 - kept * following / level) * target
+            if self.fresh:
+                images = images + (following * math.sqrt(1 - kept**2)) * more[index]
             before = clean
         raise AssertionError("there is at least one level")
-
-
-def _apart(high: float, low: float) -> float:
-    """How far two noise levels are from each other, in ln(noise)."""
-    return float(torch.tensor(high / low, dtype=torch.float64).log())
 
 
 def denoise(denoiser: Denoiser, images: Tensor, level: float, labels: Tensor, operations: Operations = PLAIN) -> Tensor:

@@ -44,9 +44,23 @@ def normal_noise(seed: Tensor, records: Tensor, count: int) -> Tensor:
     return (-2 * size.log()).sqrt() * (2 * math.pi * turn).cos()
 
 
-def noise_levels(seed: Tensor, records: Tensor, draws: int) -> Tensor:
-    """[n, draws] noise levels, one in each of `draws` equally likely intervals: as even a mixture as can be."""
+def opposite_noise(seed: Tensor, records: Tensor, draws: int, count: int) -> Tensor:
+    """[n, draws, count] standard normal numbers; draws 0 and 1, 2 and 3, ... are each other's opposite.
+
+    What the noise adds to a gradient in proportion to itself cancels in such a pair.
+    """
+    found = normal_noise(seed, records, (draws + 1) // 2 * count).unflatten(1, (-1, 1, count))
+    return torch.cat([found, -found], dim=2).flatten(1, 2)[:, :draws]
+
+
+def noise_levels(
+    seed: Tensor, records: Tensor, draws: int, *, mean: float = LEVEL_MEAN, std: float = LEVEL_STD
+) -> Tensor:
+    """[n, draws] noise levels, one in each of `draws` equally likely intervals: as even a mixture as can be.
+
+    ln(noise level) is normal with this mean and standard deviation.
+    """
     shift, _ = _halves(_bits(seed ^ 0x5DEECE66D, records, draws))
     place = (torch.arange(draws, device=records.device) + shift) / draws
     quantile = math.sqrt(2) * torch.erfinv((2 * place - 1).clamp(-1 + 1e-6, 1 - 1e-6))
-    return (LEVEL_MEAN + LEVEL_STD * quantile).exp()
+    return (mean + std * quantile).exp()
