@@ -18,10 +18,10 @@ from gswgan.generators.generator import OptimizerSettings
 from gswgan.methods import dp_merf_minibatch as minibatch
 from gswgan.methods import gs_wgan
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
+from gswgan.methods.gan_generator import is_tiny
 from gswgan.methods.gs_wgan_plan import check_kernel, kernel_draft, kernel_privacy
 from gswgan.methods.method import Method, PlanRequest
 from gswgan.plan.defaults import Defaults
-from gswgan.plan.gan_generator import is_tiny
 from gswgan.plan.plan import Draft, Facts, TrainingSettings
 from gswgan.privacy.claims import Claim
 

@@ -32,8 +32,8 @@ from gswgan.generators.decoded import CODE, DecodedGenerator
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods import dp_merf_minibatch as minibatch
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
+from gswgan.methods.gan_generator import is_tiny
 from gswgan.methods.method import Method, PlanRequest, RunContext
-from gswgan.plan.gan_generator import is_tiny
 from gswgan.plan.plan import Draft, Facts, Plan, TrainingSettings
 from gswgan.privacy import Composed, Contribution, Event, Gaussian, Repeated
 from gswgan.privacy.claims import Claim

@@ -26,8 +26,8 @@ from gswgan.critics.ensemble.network import CriticShape, init_critics, power_ite
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.methods.gan_generator import gan_generator, is_tiny
 from gswgan.methods.method import Method, PlanRequest, RunContext
-from gswgan.plan.gan_generator import gan_generator, is_tiny
 from gswgan.plan.plan import Draft, Facts, Plan, TrainingSettings
 from gswgan.privacy import BatchStreams, Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.claims import Claim, claimed_rounds

@@ -27,12 +27,13 @@ from torch import Tensor
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.loss import generator_gradient
 from gswgan.critics.ensemble.network import CriticShape
-from gswgan.critics.teachers import Teachers, check_teachers, number_of_teachers
+from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.methods.gan_generator import gan_generator, is_tiny
 from gswgan.methods.method import Method, PlanRequest
-from gswgan.plan.gan_generator import gan_generator, is_tiny
+from gswgan.methods.teacher_count import check_teachers, number_of_teachers
 from gswgan.plan.plan import Draft, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
 

@@ -9,8 +9,8 @@ import torch
 
 from gswgan.critics.discriminator import DiscriminatorCritic, cross_entropy
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.methods.gan_generator import gan_generator, is_tiny
 from gswgan.methods.method import Method, PlanRequest
-from gswgan.plan.gan_generator import gan_generator, is_tiny
 from gswgan.plan.plan import Draft, TrainingSettings
 from gswgan.privacy import Streams
 

@@ -38,12 +38,13 @@ from gswgan.critics.ensemble.network import (
     init_critics,
     score,
 )
-from gswgan.critics.teachers import Teachers, check_teachers, number_of_teachers
+from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.methods.gan_generator import gan_generator, is_tiny
 from gswgan.methods.method import Method, PlanRequest
-from gswgan.plan.gan_generator import gan_generator, is_tiny
+from gswgan.methods.teacher_count import check_teachers, number_of_teachers
 from gswgan.plan.plan import Draft, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Event, Ledger, Repeated, Streams, VoteMechanism
 
