@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
-from gswgan.captured import Captured
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.critics.refined import gradients as gradients_module
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, normal_noise
 from gswgan.critics.refined.gradients import Gradients
@@ -37,9 +37,9 @@ from gswgan.evaluation.inception import image_moments, load_inception
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
-from gswgan.training.centralized import make_critic, make_generator, train
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
+from gswgan.plan.plan import Plan
+from gswgan.run.folder import RunFolder
 from record import record
 from train_plan import faster, part
 

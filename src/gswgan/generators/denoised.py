@@ -13,7 +13,7 @@ from gswgan.generators.denoiser import DATA_STD, PLAIN, Denoiser, Operations, sc
 EVALUATIONS = 10
 """Of the denoiser, for each image."""
 
-MOST_NOISE, LEAST_NOISE, BEND = 20.0, 0.02, 7.0
+MAX_NOISE, MIN_NOISE, BEND = 20.0, 0.02, 7.0
 """Of the noise levels passed through (Karras et al. 2022, equation 5)."""
 
 
@@ -27,10 +27,10 @@ def latent_size(pixels: int) -> int:
     return pixels * (EVALUATIONS if FRESH else 1)
 
 
-def noise_levels(evaluations: int, most: float = MOST_NOISE) -> Tensor:
-    """From `most` down to LEAST_NOISE, denser towards the end; [evaluations], in float64."""
+def noise_levels(evaluations: int, highest: float = MAX_NOISE) -> Tensor:
+    """From `highest` down to MIN_NOISE, denser towards the end; [evaluations], in float64."""
     place = torch.linspace(0, 1, evaluations, dtype=torch.float64)
-    first, last = most ** (1 / BEND), LEAST_NOISE ** (1 / BEND)
+    first, last = highest ** (1 / BEND), MIN_NOISE ** (1 / BEND)
     return (first + place * (last - first)) ** BEND
 
 
@@ -45,7 +45,7 @@ class DenoisedSampler(nn.Module):
             raise PlanError("latent", latent, f"{latent_size(channels * image_size**2)}, the noise on the way")
         self.shape = (image_size, image_size, channels)
         self.denoiser = Denoiser(image_size=image_size, channels=channels, classes=classes, width=width)
-        self.evaluations, self.most_noise, self.fresh = EVALUATIONS, MOST_NOISE, FRESH
+        self.evaluations, self.max_noise, self.fresh = EVALUATIONS, MAX_NOISE, FRESH
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images [n, channels, side, side] in [0, 1]: DPM-Solver++(2M), Lu et al. 2022, from noise to an image.
@@ -53,7 +53,7 @@ class DenoisedSampler(nn.Module):
         With FRESH > 0 it is the solver of the stochastic equation: a part of the noise is replaced on the way by
         fresh noise, which makes up for errors of the steps before.
         """
-        levels = noise_levels(self.evaluations, self.most_noise).tolist()
+        levels = noise_levels(self.evaluations, self.max_noise).tolist()
         images, *more = latent.unflatten(1, (-1, *self.shape)).unbind(1)
         images = images * (levels[0] ** 2 + DATA_STD**2) ** 0.5
         before: Tensor | None = None
