@@ -25,7 +25,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
-from gswgan.generators.cuda_graphs import Captured
 from gswgan.critics.refined import gradients as gradients_module
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, normal_noise
 from gswgan.critics.refined.gradients import Gradients
@@ -34,12 +33,13 @@ from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
-from gswgan.run.loop import make_critic, make_generator, train
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
 from record import record
 from train_plan import faster, part
 
@@ -58,7 +58,7 @@ class Judge:
         if self.inception is not None:
             cached = Path(f"real-{whole.name}.safetensors")
             if not cached.exists():
-                image_moments(whole.images, self.inception).save(cached)
+                image_moments(whole.images[: options.real], self.inception).save(cached)
             self.real = self._root(Moments.load(cached))
         rng = torch.Generator().manual_seed(0)
         images = torch.from_numpy(self.test.images[:2000]).permute(0, 2, 3, 1).float() / 127.5 - 1
@@ -189,6 +189,9 @@ class Search:
             some = torch.randint(len(images), (batch,), device=DEVICE)
             now = rate * min(1.0, (step + 1) / 100) * (1 - step / steps)
             step_of(some, torch.tensor(step).to(DEVICE), torch.tensor(now).to(DEVICE))
+            if step == 200 and DEVICE.type == "cuda":
+                torch.cuda.synchronize()
+                print(f"{name}: 200 steps in {time.perf_counter() - began:.1f} s", flush=True)
         torch.cuda.synchronize() if DEVICE.type == "cuda" else None
         seconds = time.perf_counter() - began
         network = self.generator.denoised_average
@@ -325,7 +328,7 @@ def normalised(rows: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
     if scale is not None:
         rows = rows * scale.to(rows.dtype)
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
-    return (1 / norms).to(rows.dtype) @ rows.to(rows.dtype), norms
+    return ((1 / norms).to(rows.dtype) @ rows).float(), norms
 
 
 def main() -> None:
@@ -334,6 +337,7 @@ def main() -> None:
     parser.add_argument("jobs", type=Path)
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
     parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--real", type=int, default=20_000, help="real images of the FID")
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument("--start", type=Path, help="the kernel stage of an earlier command")
     parser.add_argument("--tag", default="")

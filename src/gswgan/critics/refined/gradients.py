@@ -43,7 +43,7 @@ class Gradients:
         levels = noise_levels(seed, number[:1], len(images))[0]
         kind = torch.bfloat16 if images.is_cuda else torch.float32
         weights = {name: value.detach().to(kind).requires_grad_() for name, value in self.denoiser.weights.items()}
-        with torch.enable_grad(), torch.backends.cudnn.flags(benchmark=False, deterministic=True):
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=True, deterministic=True):
             losses = loss_of_draws(self.denoiser, many, noise.view(many.shape), levels, labels, weights, TOGETHER)
             found = torch.autograd.grad(losses.mean(), list(weights.values()))
         return torch.cat([part.flatten().float() for part in found])
