@@ -2,11 +2,11 @@
 
     python benchmarks/refined_search.py PLAN.json JOBS.json --first 50000 --inception-weights FILE --out FOLDER
 
-PLAN is a saved plan of the preset (`gswgan train --save-plan`): its kernel stage is the start of all jobs. JOBS is a list
-of objects: `{"do": "pretrain", "name": ..., ...}`, `{"do": "judge", ...}`, `{"do": "signal", ...}` and
-`{"do": "refine", ...}`, done in order; see the functions below for what each takes. After each job its figures are
-written to FOLDER. The steps of DP-SGD here have the law of the preset's (the same coins, clip and noise), but their noise
-is drawn on the device: nothing that comes of a search may be published, and no figure of it states a guarantee.
+PLAN is a saved plan of the preset (`gswgan train --save-plan`): its kernel stage is the start of all jobs. JOBS is a
+list of objects, `{"do": "pretrain", "name": ..., ...}`, `"signal"` or `"refine"`, done in order; see the functions below
+for what each takes. After each job its figures are written to FOLDER. The steps of DP-SGD here have the law of the
+preset's (the same coins, clip and noise), but their noise is drawn on the device: nothing that comes of a search may be
+published, and no figure of it states a guarantee.
 """
 
 from __future__ import annotations

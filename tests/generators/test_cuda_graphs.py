@@ -70,7 +70,8 @@ def test_an_old_graph_that_becomes_garbage_does_not_end_a_recording() -> None:
     for _ in range(2):
         found = run(torch.ones(3, device="cuda"))
     assert recordings == 1
-    assert found is not None and found.tolist() == [2.0] * 3
+    assert found is not None
+    assert found.tolist() == [2.0] * 3
 
 
 def test_on_the_cpu_the_function_is_simply_called() -> None:

@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ class Captured:
 
 
 @contextmanager
-def recorded_into(graph: torch.cuda.CUDAGraph, pool: tuple[int, int] | None = None) -> Iterator[None]:
+def recorded_into(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
     """Record what is done inside. Python frees no garbage meanwhile: freeing an old graph would end the recording."""
     gc.collect()
     enabled = gc.isenabled()
