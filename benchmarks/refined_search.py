@@ -3,10 +3,10 @@
     python benchmarks/refined_search.py PLAN.json JOBS.json --first 50000 --inception-weights FILE --out FOLDER
 
 PLAN is a saved plan of the preset (`gswgan train --save-plan`): its kernel stage is the start of all jobs. JOBS is a
-list of objects, `{"do": "pretrain", "name": ..., ...}`, `"signal"` or `"refine"`, done in order; see the functions below
-for what each takes. After each job its figures are written to FOLDER. The steps of DP-SGD here have the law of the
-preset's (the same coins, clip and noise), but their noise is drawn on the device: nothing that comes of a search may be
-published, and no figure of it states a guarantee.
+list of objects, `{"do": "pretrain", "name": ..., ...}`, `"signal"` or `"refine"`, done in order; see the functions
+below for what each takes. After each job its figures are written to FOLDER. The steps of DP-SGD here have the law of
+the preset's (the same coins, clip and noise), but their noise is drawn on the device: nothing that comes of a search
+may be published, and no figure of it states a guarantee.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
-from gswgan.critics.refined import gradients as gradients_module
-from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, normal_noise
+from gswgan.critics.refined.critic import scales
+from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
+from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import Moments
-from gswgan.evaluation.inception import image_moments, load_inception
+from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
@@ -56,10 +57,8 @@ class Judge:
         inception_module._full_precision = faster
         self.inception = load_inception(options.inception_weights, DEVICE) if options.inception_weights else None
         if self.inception is not None:
-            cached = Path(f"real-{whole.name}.safetensors")
-            if not cached.exists():
-                image_moments(whole.images[: options.real], self.inception).save(cached)
-            self.real = self._root(Moments.load(cached))
+            folder = cache_folder(whole.name, data_checksum(whole), None)
+            self.real = self._root(reference_moments(whole.images, self.inception, folder))
         rng = torch.Generator().manual_seed(0)
         images = torch.from_numpy(self.test.images[:2000]).permute(0, 2, 3, 1).float() / 127.5 - 1
         self.held = images.to(DEVICE), torch.randn(images.shape, generator=rng).to(DEVICE)
@@ -180,15 +179,16 @@ class Search:
             images, labels = (self.images.float() / 255).half(), self.labels
         gradients = Gradients(self.generator.denoised.denoiser, draws=1)
 
-        def work(some: Tensor, seed: Tensor, now: Tensor) -> None:
+        def work(some: Tensor, seed: Tensor, now: Tensor, keep: Tensor) -> None:
             gradient = gradients.of_samples(images[some].float(), labels[some], seed)
-            self.generator.descend_denoiser(gradient, now, average)
+            self.generator.descend_denoiser(gradient, now, keep)
 
         step_of, began = Captured(work), time.perf_counter()
         for step in range(steps):
             some = torch.randint(len(images), (batch,), device=DEVICE)
             now = rate * min(1.0, (step + 1) / 100) * (1 - step / steps)
-            step_of(some, torch.tensor(step).to(DEVICE), torch.tensor(now).to(DEVICE))
+            keep = min(average, step / (step + 10))
+            step_of(some, *(torch.tensor(value).to(DEVICE) for value in (step, now, keep)))
             if step == 200 and DEVICE.type == "cuda":
                 torch.cuda.synchronize()
                 print(f"{name}: 200 steps in {time.perf_counter() - began:.1f} s", flush=True)
@@ -214,83 +214,59 @@ class Search:
         self.begin(start)
         found = {}
         for way in ways:
-            gradients, scale, _ = self.gradients(way, start)
+            gradients, scale, _ = self.gradients(way)
             halves, chunk = [], min(128, records // 2)
             for half in range(2):
                 total = torch.zeros(0, device=DEVICE)
                 for first in range(half * records // 2, (half + 1) * records // 2, chunk):
                     some = torch.arange(first, first + chunk, device=DEVICE)
                     rows = gradients.of_records(self.images[some], self.labels[some], some, torch.tensor(7).to(DEVICE))
-                    part_, _ = normalised(rows, scale)
+                    part_ = normalised(rows, scale)
                     total = part_ if not len(total) else total + part_
                 halves.append(total / (records // 2))
             found[json.dumps(way)] = round(float((halves[0] @ halves[1]).clamp_min(0).sqrt()), 4)
         self.tell(name, {"signal": found})
 
-    def gradients(self, way: dict[str, Any], start: str) -> tuple[Gradients, Tensor | None, int]:
+    def gradients(self, way: dict[str, Any]) -> tuple[Gradients, Tensor, int]:
         """The gradients of records for a way of DP-SGD, what they are scaled by, and records in a chunk."""
         draws, levels = way.get("draws", 8), way.get("levels", [LEVEL_MEAN, LEVEL_STD])
-        if not way.get("opposite", True):
-            gradients_module.opposite_noise = lambda seed, records, draws, count: normal_noise(
-                seed, records, draws * count
-            )
-        else:
-            from gswgan.critics.refined.draws import opposite_noise
-
-            gradients_module.opposite_noise = opposite_noise
         denoiser = self.generator.denoised.denoiser
         gradients = Gradients(denoiser, draws=draws, level_mean=levels[0], level_std=levels[1])
         width = sum(value.numel() for value in denoiser.parameters())
         chunk = max(32, min(CHUNK[DEVICE.type] // width, 352 * 8 // draws) // 32 * 32)
-        return gradients, self.scale(way.get("power", 0.0), start), chunk
-
-    def scale(self, power: float, start: str) -> Tensor | None:
-        """Second moments of the gradients of *samples* to this power: public, so free."""
-        if not power:
-            return None
-        images, labels = self.generator.samples(2**14)
-        gradients, squares = Gradients(self.generator.denoised.denoiser, draws=1), 0.0
-        for number, some in enumerate(torch.arange(len(images), device=DEVICE).split(256)):
-            found = gradients.of_samples(images[some].float(), labels[some], torch.tensor(number).to(DEVICE))
-            squares = squares + found.square()
-        values = torch.as_tensor(squares) / (number + 1)
-        found, at = [], 0
-        for parameter in self.generator.denoised.parameters():  # a floor, by matrix: no weight gets all the noise
-            own = values[at : at + parameter.numel()]
-            found.append((own + own.mean() * 0.1) ** (-power / 2))
-            at += parameter.numel()
-        return torch.cat(found) / torch.cat(found).square().mean().sqrt()
+        return gradients, scales(gradients, *self.generator.samples(2**14), power=way.get("scaling", 0.0)), chunk
 
     def refine(
         self, name: str, *, start: str, noise: float, steps: int, batch: int, rate: float = 3e-4,
-        constant: float = 0.6, average: float = 0.98, way: dict[str, Any] | None = None, momentum: float = 0.9,
-        samplers: list[dict[str, Any]] | None = None, cnn: bool = False, further: list[float] | None = None,
+        constant: float = 0.6, averaging: float = 3.0, way: dict[str, Any] | None = None,
+        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None, cnn: bool = False,
+        further: list[float] | None = None,
     ) -> None:  # fmt: skip
         """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set."""
         way = way or {}
         self.begin(start)
-        self.generator.denoiser_adam.param_groups[0]["betas"] = (momentum, 0.999)
-        gradients, scale, chunk = self.gradients(way, start)
+        gradients, scale, chunk = self.gradients(way)
         q, began, losses = batch / (self.train.n * 6 / 5), time.perf_counter(), {}
         torch.manual_seed(1)
+        self.generator.scales.copy_(scale)
+        self.generator.velocity.zero_()
+        self.generator.size.zero_()
+        averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
         for step in range(steps):
             members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
-            total, norms = torch.zeros(0, device=DEVICE), []
+            total = torch.zeros_like(scale)
             for some in members.split(chunk):
                 filled = some.repeat(chunk // len(some) + 1)[:chunk]
                 seed = torch.tensor(step).to(DEVICE)
                 rows = gradients.of_records(self.images[filled], self.labels[filled], filled, seed)[: len(some)]
-                found, norm = normalised(rows, scale)
-                norms.append(norm)
-                total = found if not len(total) else total + found
+                total += normalised(rows, scale)
             gradient = (total + noise * torch.randn_like(total)) / (q * self.train.n)
-            if scale is not None and not way.get("once"):
-                gradient = gradient * scale
             now = torch.tensor(rate * min(1.0, (1 - step / steps) / (1 - constant))).to(DEVICE)
-            if scale is not None:
-                self.sgd(gradient, now, average, momentum, step)
-            else:
-                self.generator.descend_denoiser(gradient, now, average)
+            keep = torch.tensor(step / (step + averaging)).to(DEVICE)
+            self.generator.descend_scaled(gradient, now, keep, step=step)
+            for kept, values in averages.items():
+                with torch.no_grad():
+                    torch._foreach_lerp_(values, list(self.generator.denoised.parameters()), kept / (step + kept))
             if step + 1 in (steps // 4, steps // 2, 3 * steps // 4):
                 losses[step + 1] = round(float(np.mean(self.judge.losses(self.generator.denoised_average)[1:9])), 5)
         torch.cuda.synchronize() if DEVICE.type == "cuda" else None
@@ -298,37 +274,22 @@ class Search:
         network = self.generator.denoised_average
         self.kept[name] = [value.clone() for value in network.parameters()]
         result = self.judge.all(network, samplers or [{}], cnn=cnn)
+        for kept, values in averages.items():
+            self.put(network, values)
+            result["fid"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
         for weight in further or ():
             self.put(network, [a + weight * (a - b) for a, b in zip(self.kept[name], self.kept[start])])
-            result["fid"][f"further {weight}"] = self.judge.all(network, [{}])["fid"]["usual"]
+            result["fid"][f"further {weight}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
         given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
-        given |= {"average": average, "momentum": momentum, "way": way}
+        given |= {"averaging": averaging, "way": way}
         self.tell(name, {"seconds": seconds, **given, "losses_on_the_way": losses, **result})
 
-    def sgd(self, gradient: Tensor, rate: Tensor, average: float, momentum: float, step: int) -> None:
-        """Scaled gradients have one scale for all weights: momentum, normalised by the length that noise has."""
-        if step == 0:
-            self.velocity = torch.zeros_like(gradient)
-            self.size = torch.zeros((), device=DEVICE)
-        self.velocity.mul_(momentum).add_(gradient, alpha=1 - momentum)
-        self.size = 0.99 * self.size + 0.01 * gradient.square().mean()
-        known = self.size / (1 - 0.99 ** (step + 1))
-        update = self.velocity / (1 - momentum ** (step + 1)) / known.sqrt()
-        parameters = list(self.generator.denoised.parameters())
-        with torch.no_grad():
-            for parameter, own in zip(parameters, update.split([value.numel() for value in parameters])):
-                parameter.sub_(rate * own.view_as(parameter))
-            keep = min(average, step / (step + 10))
-            ours = list(self.generator.denoised_average.parameters())
-            torch._foreach_lerp_(ours, parameters, 1 - keep)
 
-
-def normalised(rows: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sum of rows, each divided by its length (what a small clip norm does), and the lengths."""
-    if scale is not None:
-        rows = rows * scale.to(rows.dtype)
+def normalised(rows: Tensor, scale: Tensor) -> Tensor:
+    """The sum of scaled rows, each divided by its length, which is what a small clip norm does."""
+    rows = rows * scale.to(rows.dtype)
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
-    return ((1 / norms).to(rows.dtype) @ rows).float(), norms
+    return ((1 / norms).to(rows.dtype) @ rows).float()
 
 
 def main() -> None:
@@ -337,7 +298,6 @@ def main() -> None:
     parser.add_argument("jobs", type=Path)
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
     parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--real", type=int, default=20_000, help="real images of the FID")
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument("--start", type=Path, help="the kernel stage of an earlier command")
     parser.add_argument("--tag", default="")

@@ -37,7 +37,7 @@ def test_it_draws_images_of_every_size(side: int, channels: int) -> None:
 
 
 def test_a_code_has_as_many_numbers_as_an_image() -> None:
-    with pytest.raises(PlanError, match="64, as many numbers as an image has"):
+    with pytest.raises(PlanError, match="64, the noise on the way"):
         build_network(GeneratorSettings(architecture="denoiser", width=8), classes=2, channels=1, image_size=8)
 
 

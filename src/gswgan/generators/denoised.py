@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gswgan.errors import PlanError
-from gswgan.generators.denoiser import DATA_STD, PLAIN, Denoiser, Operations, scales
+from gswgan.generators.denoiser import PLAIN, Denoiser, Operations, scales
 
 EVALUATIONS = 10
 """Of the denoiser, for each image."""
@@ -45,7 +45,7 @@ class DenoisedSampler(nn.Module):
             raise PlanError("latent", latent, f"{latent_size(channels * image_size**2)}, the noise on the way")
         self.shape = (image_size, image_size, channels)
         self.denoiser = Denoiser(image_size=image_size, channels=channels, classes=classes, width=width)
-        self.evaluations, self.max_noise, self.fresh = EVALUATIONS, MAX_NOISE, FRESH
+        self.evaluations, self.max_noise, self.fresh, self.centred = EVALUATIONS, MAX_NOISE, FRESH, True
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
         """Images [n, channels, side, side] in [0, 1]: DPM-Solver++(2M), Lu et al. 2022, from noise to an image.
@@ -55,7 +55,9 @@ class DenoisedSampler(nn.Module):
         """
         levels = noise_levels(self.evaluations, self.max_noise).tolist()
         images, *more = latent.unflatten(1, (-1, *self.shape)).unbind(1)
-        images = images * (levels[0] ** 2 + DATA_STD**2) ** 0.5
+        images = images * levels[0]
+        if self.centred:
+            images = images + denoise(self.denoiser, images, levels[0], labels)
         before: Tensor | None = None
         for index, level in enumerate(levels):
             clean = denoise(self.denoiser, images, level, labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise, opposite_noise
+from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise
 from gswgan.critics.refined.gradients import Gradients, centred
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
 
@@ -31,7 +31,7 @@ def batch(count: int, *, side: int = 8, seed: int = 0) -> list[torch.Tensor]:
 def plain(denoiser: Denoiser, image: torch.Tensor, label: torch.Tensor, record: torch.Tensor, draws: int):
     """The gradient of the mean loss over a record's draws, by PyTorch alone."""
     count = image.numel()
-    noise = opposite_noise(SEED, record[None], draws, count).view(draws, *image.shape[1:], 1)
+    noise = normal_noise(SEED, record[None], draws * count).view(draws, *image.shape[1:], 1)
     levels = noise_levels(SEED, record[None], draws)[0]
     images = centred(image[None].float() / 255).repeat(draws, 1, 1, 1)
     loss = loss_of_draws(denoiser, images, noise, levels, label.repeat(draws)).mean()

@@ -44,15 +44,6 @@ def normal_noise(seed: Tensor, records: Tensor, count: int) -> Tensor:
     return (-2 * size.log()).sqrt() * (2 * math.pi * turn).cos()
 
 
-def opposite_noise(seed: Tensor, records: Tensor, draws: int, count: int) -> Tensor:
-    """[n, draws, count] standard normal numbers; draws 0 and 1, 2 and 3, ... are each other's opposite.
-
-    What the noise adds to a gradient in proportion to itself cancels in such a pair.
-    """
-    found = normal_noise(seed, records, (draws + 1) // 2 * count).unflatten(1, (-1, 1, count))
-    return torch.cat([found, -found], dim=2).flatten(1, 2)[:, :draws]
-
-
 def noise_levels(
     seed: Tensor, records: Tensor, draws: int, *, mean: float = LEVEL_MEAN, std: float = LEVEL_STD
 ) -> Tensor:

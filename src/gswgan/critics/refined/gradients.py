@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise, opposite_noise
+from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise
 from gswgan.critics.refined.operations import TOGETHER, ByRecord
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
@@ -50,7 +50,7 @@ class Gradients:
 
     def _record_rows(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
         pixels = images[0].numel()
-        noise = opposite_noise(seed, records, self.draws, pixels)
+        noise = normal_noise(seed, records, self.draws * pixels)
         levels = noise_levels(seed, records, self.draws, mean=self.level_mean, std=self.level_std)
         many = centred(images.float() / 255).repeat_interleave(self.draws, dim=0)
         return self._rows(
