@@ -96,7 +96,7 @@ class Judge:
             setattr(sampler, name, value)
         torch.manual_seed(0)
         labels, parts = torch.arange(count, device=DEVICE) % self.test.classes, []
-        size = sampler.shape[0] ** 2 * sampler.shape[2] * (sampler.evaluations if sampler.fresh else 1)
+        size = sampler.shape[0] ** 2 * sampler.shape[2] * sampler.evaluations
         with faster():
             for some in labels.split(1000 if DEVICE.type == "cuda" else 100):
                 made = sampler(torch.randn(len(some), size, device=DEVICE), some)

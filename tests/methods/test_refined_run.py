@@ -177,7 +177,7 @@ def test_the_denoiser_learns_from_the_records(tmp_path: Path) -> None:
         start=GeneratorSettings(architecture="mlp", width=16),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=42, batch_size=12)
-    optimizer = dataclasses.replace(plan.optimizer, learning_rate=3e-3)
+    optimizer = dataclasses.replace(plan.optimizer, learning_rate=1e-2)
     plan = dataclasses.replace(plan, critic=critic, training=training, optimizer=optimizer, curve=())
     folder = RunFolder.create(tmp_path / "run", plan)
     generator = loop.make_generator(plan, CPU)
