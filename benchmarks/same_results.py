@@ -50,6 +50,9 @@ randomness.Streams.seed = seed
 EARLIER = {"--critics": "--shards", "--budget": "--book", "budget": "book"}
 """Options and commands of this version, and what they were called before."""
 
+NOISE = ("delta", "noise_std", "clip_norm", "rows", "counts", "releases", "sampling", "rate", "neighbours", "unit")
+"""What a plan says about noisy sums."""
+
 SPREAD = 0.12
 """Of the accuracies of such short trainings from seed to seed: a larger difference is no matter of the seed."""
 
@@ -58,7 +61,6 @@ TRAININGS = {
     "refined": ["--preset", "refined", "--steps", "30"],
     "ensemble": ["--preset", "ensemble", "--critics", "20", "--steps", "12"],
     "ensemble-alone": ["--preset", "ensemble-alone", "--critics", "20", "--steps", "12"],
-    "paper": ["--preset", "paper", "--critics", "20", "--steps", "6"],
     "dp-merf": ["--method", "dp-merf", "--steps", "60"],
     "dp-merf-ae": ["--method", "dp-merf-ae", "--steps", "20"],
     "dp-sgd-gan": ["--method", "dp-sgd-gan", "--steps", "20"],
@@ -66,6 +68,14 @@ TRAININGS = {
     "pate-gan": ["--method", "pate-gan", "--critics", "20", "--steps", "6"],
     "gan": ["--method", "gan", "--steps", "20"],
 }
+PLANS = {
+    "paper": ["--preset", "paper", "--critics", "20"],
+    "kernel-1": ["--epsilon", "1"],
+    "ensemble-3": ["--preset", "ensemble", "--epsilon", "3"],
+    "dp-cgan": ["--method", "dp-sgd-gan", "--preset", "dp-cgan"],
+    "dp-merf-paper": ["--method", "dp-merf", "--preset", "paper"],
+}
+"""Planned, not run: they would take long, or need no run to be compared."""
 FEDERATIONS = {
     "federated-kernel": ["--clients", "12", "--steps", "100", "--allow-large-delta"],
     "federated-ensemble": ["--preset", "ensemble", "--clients", "12", "--rounds", "2", "--allow-large-delta"],
@@ -119,7 +129,7 @@ def main() -> None:
     work, keep, began = options.work.resolve(), options.keep.resolve(), time.monotonic()
     work.mkdir(parents=True)
     cli, chosen = Cli(work), None if options.only is None else {"kernel", *options.only.split(",")}
-    result: dict[str, Any] = {"runs": _trainings(cli, chosen)}
+    result: dict[str, Any] = {"plans": _plans(cli), "runs": _trainings(cli, chosen)}
     if not keep.exists():
         _keep(cli, keep)
     result["runs"]["from the kept embedding"] = _retrain(cli, keep)
@@ -130,6 +140,16 @@ def main() -> None:
     record(options.out, result)
     if options.against is not None:
         sys.exit(1 if compare(json.loads(options.against.read_text()), result) else 0)
+
+
+def _plans(cli: Cli) -> dict[str, Any]:
+    plans = {}
+    for name, more in PLANS.items():
+        cli("train", "--data", "digits", "--seed", "1", "--device", "cpu", *more, "--save-plan", f"{name}.json")
+        plan = json.loads((cli.work / f"{name}.json").read_text())
+        noise = {what: plan["privacy"][what] for what in NOISE} if plan["privacy"] is not None else None
+        plans[name] = {what: plan[what] for what in ("guarantee", "claimed", "lower_bound", "curve")} | {"noise": noise}
+    return plans
 
 
 def _trainings(cli: Cli, chosen: set[str] | None) -> dict[str, Any]:
@@ -291,7 +311,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
         differing = [fact for fact in old if old[fact] != new[fact]]
         rows.append((name, f"DIFFERS in {', '.join(differing)}" if differing else "same"))
         bad += bool(differing)
-    for part in ("publishing", "budget", "audit"):
+    for part in ("plans", "publishing", "budget", "audit"):
         if part in before and part in after:
             old, new = json.loads(json.dumps((before[part], after[part])))
             differing = [f"{fact} ({old[fact]} -> {new.get(fact)})" for fact in old if old[fact] != new.get(fact)]
