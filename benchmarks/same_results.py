@@ -33,7 +33,7 @@ import safetensors.torch
 
 from record import record
 
-FIXED_NOISE = '''
+FIXED_NOISE = """
 from gswgan.privacy import randomness
 
 _seed, _fixed = randomness.Streams.seed, randomness.Streams(bytes(32), "same results")
@@ -44,7 +44,7 @@ def seed(self, purpose, *index):
 
 
 randomness.Streams.seed = seed
-'''
+"""
 """The secret streams of a run without its key and without the digest of its plan, in which words may have changed."""
 
 EARLIER = {"--critics": "--shards", "--budget": "--book", "budget": "book"}
