@@ -25,8 +25,8 @@ import torch
 from gswgan import load_data
 from gswgan.audit.canaries import Canaries, Tamper, View, audit_training, make_canaries
 from gswgan.data import ImageData
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from leaks import (
     WorstCaseCritics,
     by_feedback,
@@ -78,8 +78,8 @@ def worst_critics(plan: Plan, data: ImageData, seed: int) -> Attack:
 
 
 PRESETS = {
-    "default": Case(
-        name="default", plan=partial(make_plan, preset="default"), attack=partial(many, keep_class=False)
+    "kernel": Case(
+        name="kernel", plan=partial(make_plan, preset="kernel"), attack=partial(many, keep_class=False)
     ),
     "ensemble": Case(
         name="ensemble", plan=partial(make_plan, preset="ensemble"), attack=partial(many, keep_class=True)
@@ -115,7 +115,7 @@ def leaks(**options: Any) -> list[Case]:
     """The four leaks and the same trainings without them; `options` for the plans."""
     long = partial(small_ensemble, updates=24, steps=10, learning_rate=1e-2, **options)
     short = partial(small_ensemble, updates=2, steps=2, learning_rate=3e-3, **options)
-    kernel = partial(make_plan, preset="default", epsilon=EPSILON, steps=100, **options)
+    kernel = partial(make_plan, preset="kernel", epsilon=EPSILON, steps=100, **options)
     warm = shared_warm_start(WARM)
     return [
         Case(name="every critic reads the first shard", plan=long, leak=True,

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.embedding import embed
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
-from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.api import pick_device
+from gswgan.critics.kernel.critic import KernelCritic
+from gswgan.critics.kernel.embedding import embed
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Streams
-from gswgan.synthesizer import pick_device
-from gswgan.training.captured import Captured
+from gswgan.run.cuda_graphs import Captured
 from record import record
 
 CLASSES = 10

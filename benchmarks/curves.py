@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from gswgan.api import pick_device
 from gswgan.data import load_data
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import image_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.generators.generator import Generator
-from gswgan.synthesizer import pick_device
-from gswgan.training.centralized import make_critic, make_generator, train
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
 from record import record
 from train_plan import Scorer, faster
 
@@ -71,9 +71,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     long, short = options.steps
     plans = {
-        (name, cell): plan_of(options.out / f"plan-{name}-{cell}.json", name, wish)
+        (name, cell): plan_of(options.out / f"plan-{name}-{cell}.json", name, request)
         for name in options.data
-        for cell, wish in cells(long=long, short=short).items()
+        for cell, request in cells(long=long, short=short).items()
         if not options.only or cell in options.only
     }
     if options.plans_only:
@@ -93,11 +93,11 @@ def main() -> None:
         record(path, {"data": name, "cell": cell, "plan": plan.to_json(), **trained(plan, cell, scorers[name], device)})
 
 
-def plan_of(path: Path, name: str, wish: dict[str, Any]) -> Plan:
+def plan_of(path: Path, name: str, request: dict[str, Any]) -> Plan:
     """The plan that is there, or a new one."""
     if not path.exists():
         facts = Facts.of(load_data(name))
-        make_plan(facts, **{"preset": "ensemble-alone", "device": "cuda", **wish}).save(path)
+        make_plan(facts, **{"preset": "ensemble-alone", "device": "cuda", **request}).save(path)
     return Plan.load(path)
 
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.parametrize import cached
 
-from gswgan.captured import EAGER, Captured
-from gswgan.critics.adam import AdamState, adam_step, init_adam
-from gswgan.critics.loss import critic_gradients
-from gswgan.critics.network import Buffers, CriticShape, Parameters, init_critics, power_iteration
+from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
+from gswgan.critics.ensemble.loss import critic_gradients
+from gswgan.critics.ensemble.network import Buffers, CriticShape, Parameters, init_critics, power_iteration
+from gswgan.generators.cuda_graphs import EAGER, Captured
 from plain_critic import PlainCritic, plain_loss
 from record import record
 

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.network import CriticShape
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.ensemble.network import CriticShape
 from gswgan.data import make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import BatchStreams, Contribution, GaussianMechanism, Ledger, Sampled, Streams
 from gswgan.privacy.events import Gaussian
-from gswgan.training.captured import CapturedAround
+from gswgan.run.cuda_graphs import CapturedAround
 from record import record
 
 ROWS, CLASSES, RECORDS = 64, 10, 20  # fakes a step; classes; records of a shard

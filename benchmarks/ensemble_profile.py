@@ -23,21 +23,21 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ensemble import BETAS, LEARNING_RATE, PENALTY, Bench, flops
-from gswgan.captured import Captured
-from gswgan.critics import convolution, loss, network
-from gswgan.critics.adam import adam_step, init_adam
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.network import CriticShape, init_critics
-from gswgan.critics.stack import Stack
-from gswgan.critics.warm_start import WarmStart
+from gswgan.critics.ensemble import convolution, loss, network
+from gswgan.critics.ensemble.adam import adam_step, init_adam
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.ensemble.network import CriticShape, init_critics
+from gswgan.critics.ensemble.stack import Stack
+from gswgan.critics.ensemble.warm_start import WarmStart
 from gswgan.data import make_image_data
 from gswgan.generators import GeneratorSettings
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import BatchStreams, Contribution, DrawnOne, GaussianMechanism, Ledger, Sampled, Streams
 from gswgan.privacy.events import Gaussian
-from gswgan.training.captured import CapturedAround
-from gswgan.training.checkpoint import Checkpoint
+from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.cuda_graphs import CapturedAround
 from record import record
 
 Found = dict[str, Any]
@@ -222,7 +222,7 @@ class Profile:
 
     def our_kernels(self, found: Found, name: str, work: float, own: Tensor, out: Tensor, weight: Tensor) -> None:
         try:
-            from gswgan.critics import gpu_convolution as gpu
+            from gswgan.critics.ensemble import gpu_convolution as gpu
         except ImportError as wrong:
             found[name] = repr(wrong)
             return
@@ -244,7 +244,7 @@ class Profile:
 
     def tiles(self) -> Found:
         """Our kernels with other tiles: TFLOP/s forward, to the images, to the weights."""
-        from gswgan.critics import gpu_convolution as gpu
+        from gswgan.critics.ensemble import gpu_convolution as gpu
 
         found: Found = {}
         usual, critics, batch = gpu._tiles, self.critics, 2 * self.batch

@@ -18,13 +18,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gswgan.baselines import find_method
 from gswgan.data import load_data
 from gswgan.federated.critic_plan import make_critic_plan, statement
 from gswgan.federated.trust import in_relation
+from gswgan.methods import find_method
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Accountant, Repeated, Sampled
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
 
 DELTA, PAPER_DELTA = 1e-4, 1.15e-3
 CANDIDATES: dict[str, dict[str, Any]] = {  # preset ensemble, epsilon 10, one writer zeroed
@@ -45,10 +45,10 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     facts = Facts.of(load_data(options.data))
-    for name, wish in CANDIDATES.items():
-        rounds = max(1, round(options.scale * wish["rounds"]))
+    for name, request in CANDIDATES.items():
+        rounds = max(1, round(options.scale * request["rounds"]))
         plan = make_critic_plan(
-            facts, epsilon=10, delta=DELTA, rate=wish["rate"], rounds=rounds, device=options.device
+            facts, epsilon=10, delta=DELTA, rate=request["rate"], rounds=rounds, device=options.device
         )  # fmt: skip
         save(options.out / f"{name}.json", plan)
     rounds = max(1, round(options.scale * options.rounds))
@@ -59,10 +59,10 @@ def main() -> None:
     save(options.out / "writers-paper-federated.json", dataclasses.replace(published, critic=critic))
     for preset in find_method("fed-avg-gan").presets:
         steps = None if options.scale == 1 else max(6, round(6000 * options.scale))
-        wish = {"preset": preset, "delta": PAPER_DELTA, "steps": steps, "device": options.device}
+        request = {"preset": preset, "delta": PAPER_DELTA, "steps": steps, "device": options.device}
         save(
             options.out / f"writers-fed-avg-{preset.removeprefix('noise-')}.json",
-            make_plan(facts, method="fed-avg-gan", **wish),
+            make_plan(facts, method="fed-avg-gan", **request),
         )
 
 

@@ -36,21 +36,21 @@ import torch
 from PIL import Image
 
 from gswgan import load_data
-from gswgan.critics.embedding import Embedding
+from gswgan.api import load
+from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
 from gswgan.federated import critic_messages, messages
+from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import Ledger, chained_line, read_journal, read_ledger
 from gswgan.privacy.randomness import create_key, load_key
 from gswgan.release.files import MANIFEST, checksum
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
-from gswgan.synthesizer import load
-from gswgan.training.book import Book
-from gswgan.training.centralized import run
-from gswgan.training.checkpoint import Checkpoint
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.budget import Budget
+from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 from kills import CPU, ManyRounds, OneRound, Training
 from record import record
 
@@ -74,7 +74,7 @@ HOSTILE = (
     {"a": 1},
     "\ud800",
 )
-MOST_MEGABYTES = 1000
+MAX_MEGABYTES = 1000
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
@@ -180,7 +180,7 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
     """Each reader with whole contents, and how they are damaged."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (4, 8, 8), dtype=np.uint8), np.array([0, 1, 2, 1], np.uint8)
-    training = Training("default", 4)
+    training = Training("kernel", 4)
     plan = dataclasses.replace(training.plan, insecure_reproducible=False)
     folder = RunFolder.create(place / "run", plan)
     run(folder, training.data, device=CPU)
@@ -199,8 +199,8 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         ledger.record(f"step {step}", plan.privacy.event, f"{step:064}")  # type: ignore[union-attr]
     create_key(place / "key.json", "fuzz")
     Checkpoint(place / "checkpoint", "fuzz").save(3, {"generator": {"a": torch.rand(5, 3), "b": torch.arange(3)}})
-    book = Book.create(place / "book", epsilon=50.0, delta=1e-4)
-    book.reserve("run", plan, training.data, where="run")
+    budget = Budget.create(place / "budget", epsilon=50.0, delta=1e-4)
+    budget.reserve("run", plan, training.data, where="run")
     leaf = {"users": ["a", "b"], "num_samples": [1, 2], "user_data": {
         "a": {"x": [[0.5] * 784], "y": [3]}, "b": {"x": [[1.0] * 784] * 2, "y": [1, 2]}}}  # fmt: skip
     writers = np.repeat(np.arange(4), 1)
@@ -259,7 +259,7 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         "plan": (a_file("plan.json", Plan.load), [json.dumps(plan.to_json()).encode()], damaged_json),
         "ledger": (a_file("ledger.jsonl", read_ledger), [ledger.path.read_bytes()], damaged_lines),
         "journal": (a_file("journal.jsonl", read_journal), [journal.read_bytes()], damaged_lines),
-        "book": (a_file("book", Book), [(place / "book").read_bytes()], damaged_lines),
+        "budget": (a_file("budget", Budget), [(place / "budget").read_bytes()], damaged_lines),
         "key": (a_file("key.json", lambda path: load_key(path, "fuzz")), [(place / "key.json").read_bytes()],
                 damaged_json),
         "checkpoint": (a_file("c", lambda path: Checkpoint(path, "fuzz").load()),
@@ -330,7 +330,7 @@ def _fuzz(given: Any, seconds: float, draw: random.Random, place: Path) -> dict[
             failures.setdefault(f"{type(wrong).__name__} {last.filename} {last.lineno}", f"{text} {content[:200]!r}")
         slowest = max(slowest, time.monotonic() - began)
     megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-    if megabytes > MOST_MEGABYTES:
+    if megabytes > MAX_MEGABYTES:
         failures["memory"] = f"{megabytes} MB"
     return {"tries": tries, "outcomes": dict(outcomes), "failures": list(failures.values()),
             "slowest_seconds": round(slowest, 2), "megabytes": megabytes}  # fmt: skip

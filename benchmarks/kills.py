@@ -40,13 +40,13 @@ from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
-from gswgan.training import checkpoint
-from gswgan.training.centralized import run
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run import checkpoint
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 from record import record
 
 CPU = torch.device("cpu")
@@ -251,11 +251,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         place = Path(temporary)
         survival._is_ours = lambda path: str(path).startswith(str(place)) and not str(path).endswith(".said")  # type: ignore[assignment]
-        packed = Training("default", 8)
+        packed = Training("kernel", 8)
         plan = dataclasses.replace(packed.plan, insecure_reproducible=False)
         run(RunFolder.create(place / "finished", plan), packed.data, device=CPU)
         works: list[Any] = [
-            Training("default", 30), Training("ensemble", 12, shards=8), Packing(place / "finished"),
+            Training("kernel", 30), Training("ensemble", 12, shards=8), Packing(place / "finished"),
             OneRound("trusted-aggregator", 10), OneRound("untrusted-server", 200),
             ManyRounds("trusted-aggregator", 10), ManyRounds("untrusted-server", 200),
         ]  # fmt: skip

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from gswgan.audit.canaries import Canaries, Seen, Tamper
 from gswgan.critics import Critic
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
-from gswgan.critics.kernel_critic import KernelCritic
-from gswgan.critics.shards import Shards
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.kernel.critic import KernelCritic
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData, partition
 from gswgan.generators.generator import Generator
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
-from gswgan.training.plan import Plan
 
 Scores = NDArray[np.float64]
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def shared_warm_start(times: int) -> Tamper:
             usual, critic.chunk = critic.chunk, 1
             for time in range(times):
                 critic._learn(np.array([0]), generator, "shared warm start", time)
-            critic._clear_desks()
+            critic._clear_slots()
             critic.chunk = usual
             for value in critic.critics.tensors().values():
                 value.copy_(value[:1].clone().expand_as(value))

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
 
 BIN = Path(sys.executable).parent
 PATIENCE = 1500.0

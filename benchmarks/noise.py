@@ -22,11 +22,11 @@ import torch
 
 from gswgan import load_data
 from gswgan.data import ImageData
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Streams
-from gswgan.training.centralized import run
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 from record import record
 
 TARGET = 0.05
@@ -86,7 +86,7 @@ def main() -> None:
     data, rows = load_data(options.data), []
     plans = [Plan.load(path) for path in options.plan or []] or [
         make_plan(Facts.of(data), preset=preset, steps=steps, device=options.device)
-        for preset, steps in (("default", None), ("ensemble", options.ensemble_steps))
+        for preset, steps in (("kernel", None), ("ensemble", options.ensemble_steps))
     ]
     for plan in plans:
         row = measure(plan, data, options.device)

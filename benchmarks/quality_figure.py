@@ -19,7 +19,7 @@ MEASURES = {"cnn_accuracy": "CNN accuracy on real images", "fid": "FID"}
 
 
 def points() -> dict[str, Any]:
-    """For each measure and data set: what real data has, and the runs' values for each epsilon of preset `default`."""
+    """For each measure and data set: what real data has, and the runs' values for each epsilon of preset `kernel`."""
     found: dict[str, Any] = {key: {data: {"real": real(data, key), "runs": {}} for data in SETS} for key in MEASURES}
     for run in trainings():
         data = run["plan"]["facts"]["data"]

@@ -19,14 +19,14 @@ import numpy as np
 from scipy.special import xlogy
 
 import gswgan
+from gswgan.api import pick_device
 from gswgan.data import ImageData
 from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.judge import reference_judge
 from gswgan.evaluation.precision_recall import precision_recall
-from gswgan.synthesizer import pick_device
+from gswgan.evaluation.reference_classifier import reference_judge
 from record import record
 
 PAPER = {  # value, how near we must come (below the accuracy is a miss, above is none)

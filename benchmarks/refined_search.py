@@ -35,11 +35,11 @@ from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.generators.sampling import draw_images, save_grid
-from gswgan.training import refined
-from gswgan.training.centralized import make_critic, make_generator, train
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.methods import refined
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
 from record import record
 from train_plan import faster, part
 

@@ -62,7 +62,7 @@ The rows `default`, `refined` (first results, [refined.md](refined.md)) and `ens
 is its published run (K = 1000, 20,000 steps, with a warm start of 200 iterations instead of 2,000), and the other
 names are baselines. For `paper`, 610.3 is the guarantee, and no analysis can give less than 329.4.
 
-![CNN accuracy and FID over epsilon, preset default](quality.png)
+![CNN accuracy and FID over epsilon, preset kernel](quality.png)
 
 ## What others report
 

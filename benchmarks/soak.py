@@ -33,7 +33,7 @@ def resident() -> float:
 
 def one_round(number: int, folder: Path) -> None:
     data = load_data("digits")
-    for preset, steps in (("default", 200), ("ensemble-alone", 40)):
+    for preset, steps in (("kernel", 200), ("ensemble-alone", 40)):
         model = GSWGAN(epsilon=10, preset=preset, steps=steps, seed=number, device="cpu")
         model.fit(data.images[:, 0], data.labels, classes=data.classes, out=folder / preset)
         release, packed = folder / f"{preset}-release", folder / f"{preset}.zip"

@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from gswgan.critics.embedding import record_blocks
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
-from gswgan.critics.one_pass import OnePass
-from gswgan.critics.warm_start import Stopped
+from gswgan.critics.ensemble.warm_start import Stopped
+from gswgan.critics.kernel.embedding import record_blocks
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.streaming import OnePass
 from gswgan.data import ImageStream, load_data, open_stream
 from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import clipped_sum
-from gswgan.training.checkpoint import Checkpoint
+from gswgan.run.checkpoint import Checkpoint
 from record import record
 
 DISTINCT, GROUP, CLASSES = 50_000, 1_000, 10

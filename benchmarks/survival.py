@@ -2,7 +2,7 @@
 
     python benchmarks/survival.py --runs 50 --jobs 2
 
-Real child processes go through the real command line. Half of the runs have preset `default`, with half of their
+Real child processes go through the real command line. Half of the runs have preset `kernel`, with half of their
 kills inside the release (at a fault point), half have preset `ensemble` and are killed at random moments of their
 life, imports included. All of it twice: with --insecure-reproducible every run must end with the weights, embedding
 and ledger, byte for byte, of a run that was never killed; without it the ledger must count, and privacy.json state,
@@ -40,8 +40,8 @@ from unittest import mock
 
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
-from gswgan.training import checkpoint
-from gswgan.training.run_folder import RunFolder
+from gswgan.run import checkpoint
+from gswgan.run.folder import RunFolder
 
 FOLDERS = ("release", "private")
 
@@ -307,15 +307,16 @@ def start(
 
 def save_plan(preset: str, reproducible: bool, coins: bool, folder: Path) -> None:
     from gswgan.data import load_data
-    from gswgan.training import gs_wgan_plan, planner
-    from gswgan.training.plan import Facts
+    from gswgan.methods import gs_wgan_plan
+    from gswgan.plan import make
+    from gswgan.plan.plan import Facts
 
     table = gs_wgan_plan.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
-    options = {"steps": 150} if preset == "default" else {"steps": 16, "shards": 60}
+    options = {"steps": 150} if preset == "kernel" else {"steps": 16, "shards": 60}
     with mock.patch.object(gs_wgan_plan, "load_preset", return_value=table):
-        plan = planner.make_plan(
+        plan = make.make_plan(
             Facts.of(load_data("digits")), preset=preset, insecure_reproducible=reproducible, **options
         )
     folder.mkdir()
@@ -337,10 +338,10 @@ def never_killed(preset: str, reproducible: bool, coins: bool, folder: Path) -> 
 
 
 def kills_of(number: int, preset: str, draw: random.Random) -> list[str]:
-    """One to three kills; of those of preset default half are inside the release, and these come first."""
+    """One to three kills; of those of preset kernel half are inside the release, and these come first."""
     turn = number // 2  # every other run has this preset
     count = 1 + turn % 3
-    if preset != "default":
+    if preset != "kernel":
         return [RANDOM] * count
     inside = (count + turn // 3 % 2) // 2  # odd numbers of kills are halved up and down in turn
     early = [draw.choice(EARLY + LATE[:-1])] if inside else []
@@ -447,7 +448,7 @@ def main() -> None:
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="survival-") as place, ThreadPoolExecutor(options.jobs) as pool:
-        kinds = [("default", False), ("ensemble", False), ("ensemble", True)]
+        kinds = [("kernel", False), ("ensemble", False), ("ensemble", True)]
         wanted: list[Any] = [(preset, mode, coins) for mode in (True, False) for preset, coins in kinds]
         wanted = [(*kind, Path(place) / str(index)) for index, kind in enumerate(wanted)]
         for kind in wanted:
@@ -464,7 +465,7 @@ def main() -> None:
     inside = sum(points[point] for point in EARLY + LATE)
     result = {
         "machine": f"{os.cpu_count()} CPU cores", "seconds": round(seconds), "runs": len(rows), "failed": len(failed),
-        "kills": len(kills), "kills_of_default": sum(len(row.kills) for row in rows if row.preset == "default"),
+        "kills": len(kills), "kills_of_default": sum(len(row.kills) for row in rows if row.preset == "kernel"),
         "kills_inside_the_release": inside, "kills_at_fault_points": dict(points),
         "rows": [dataclasses.asdict(row) for row in rows],
     }  # fmt: skip

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.baselines.fed_avg_gan import PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR, bytes_a_round
-from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.network import CriticShape
+from gswgan.critics.ensemble.network import CriticShape
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.federated import critic_messages, messages
-from gswgan.training.centralized import make_generator
-from gswgan.training.plan import Plan
+from gswgan.methods.fed_avg_gan import PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR, bytes_a_round
+from gswgan.plan.plan import Plan
+from gswgan.run.loop import make_generator
 
 BEGIN, END = "<!-- table 2 -->", "<!-- end of table 2 -->"
 PUBLISHED = [  # the paper's own, on Federated EMNIST: 36 classes, 866 clients, delta 1.15e-3

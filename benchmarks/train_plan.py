@@ -33,8 +33,9 @@ import numpy as np
 import torch
 
 import gswgan
+from gswgan.api import pick_device
 from gswgan.critics import Critic
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.cache import cache_folder, data_checksum
@@ -42,14 +43,13 @@ from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.judge import reference_judge
+from gswgan.evaluation.reference_classifier import reference_judge
 from gswgan.federated.trust import observers
 from gswgan.generators.sampling import grid_png
-from gswgan.synthesizer import pick_device
-from gswgan.training.centralized import run
-from gswgan.training.method import Tools
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.methods.method import RunContext
+from gswgan.plan.plan import Plan
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 from record import record
 
 IN_ONE_BATCH = "all clients' vectors were computed in one batch: the same mathematics, without the network"
@@ -200,11 +200,11 @@ class Scorer:
         return result, pool.submit(frechet_distance, self.real, made)
 
 
-def here(tools: Tools) -> Critic:
+def here(context: RunContext) -> Critic:
     """The clients' critics, where the plan has each answer for itself: one is drawn and adds its own noise."""
-    assert tools.plan.privacy is not None
-    assert tools.plan.privacy.sampling == "one", "with noise of everybody's own this would be another run"
-    return tools.plan.recipe.critic(tools.plan, tools)
+    assert context.plan.privacy is not None
+    assert context.plan.privacy.sampling == "one", "with noise of everybody's own this would be another run"
+    return context.plan.recipe.critic(context.plan, context)
 
 
 def promised(plan: Plan, path: Path) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 from gswgan import load_data
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts
 from gswgan.privacy import Ledger
 from gswgan.release.pack import pack
-from gswgan.training.centralized import make_generator
-from gswgan.training.plan import Facts
-from gswgan.training.planner import make_plan
-from gswgan.training.publish import publish
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_generator
+from gswgan.run.publish import publish
 from record import record
 
 

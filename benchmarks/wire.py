@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 import gswgan.federated
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.round import create_run
 from gswgan.federated.server_app import PATIENCE
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.plan.plan import Facts, Plan
+from gswgan.run.folder import RunFolder
 from loopback import Federation, rows_of, wait
 from record import record
 

@@ -19,17 +19,17 @@ import threadpoolctl
 import torch
 from hypothesis import HealthCheck, settings
 
-from gswgan.baselines import dp_merf_ae
-from gswgan.baselines.teachers import Teachers
-from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData, make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.methods import dp_merf_ae
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
-from gswgan.training import checkpoint
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
+from gswgan.run import checkpoint
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
@@ -153,15 +153,15 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     return dataclasses.replace(plan, generator=generator, critic=dataclasses.replace(plan.critic, **small))
 
 
-def tiny_plan(data: ImageData, *, preset: str = "default", **options: object) -> Plan:
+def tiny_plan(data: ImageData, *, preset: str = "kernel", **options: object) -> Plan:
     """A plan of GS-WGAN by the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
-    if preset != "default":
+    if preset != "kernel":
         options.setdefault("shards", 12)
     plan = _make_plan(Facts.of(data), preset=preset, **options)
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
     critic, training = plan.critic, plan.training
-    if preset == "default":
+    if preset == "kernel":
         critic = dataclasses.replace(critic, features=64)
         training = dataclasses.replace(training, batch_size=12, memory=0.9)
     else:

@@ -26,7 +26,7 @@ def small_audit(preset: str, records: int = 60_000, claim: float | None = None) 
 
 
 @pytest.mark.parametrize(
-    ("preset", "records"), [("default", 60_000), ("ensemble", 60_000), ("ensemble-alone", 60_000), ("ensemble", 1437)]
+    ("preset", "records"), [("kernel", 60_000), ("ensemble", 60_000), ("ensemble-alone", 60_000), ("ensemble", 1437)]
 )
 def test_what_we_state_is_not_refuted_and_not_loose(preset: str, records: int) -> None:
     found = small_audit(preset, records)
@@ -37,7 +37,7 @@ def test_what_we_state_is_not_refuted_and_not_loose(preset: str, records: int) -
 
 
 def test_the_kernel_is_attacked_with_and_without_a_change_of_class() -> None:
-    names = [pair.name for pair in small_audit("default").pairs]
+    names = [pair.name for pair in small_audit("kernel").pairs]
     assert names == ["the record changes its class", "the record keeps its class"]
 
 
@@ -50,10 +50,10 @@ def test_the_papers_claim_is_refuted_and_its_guarantee_is_not() -> None:
 
 
 def test_the_command_prints_an_answer_and_json(monkeypatch, capsys) -> None:
-    result = small_audit("default")
+    result = small_audit("kernel")
     monkeypatch.setattr(audit, "audit_method", lambda *args, **options: result)
     for options, said in (((), "not refuted"), (("--json",), '"verdict": "not refuted"')):
-        monkeypatch.setattr(sys, "argv", ["gswgan", "audit", "--preset", "default", *options])
+        monkeypatch.setattr(sys, "argv", ["gswgan", "audit", "--preset", "kernel", *options])
         with pytest.raises(SystemExit) as stopped:
             main.run()
         assert stopped.value.code == 0
@@ -69,9 +69,9 @@ def test_the_command_prints_an_answer_and_json(monkeypatch, capsys) -> None:
     ("preset", "options", "error"),
     [
         ("paper-federated", {}, PlanError),
-        ("default", {"records": 1}, PlanError),
-        ("default", {"claim": -1.0}, AuditError),
-        ("default", {"claim": float("nan")}, AuditError),
+        ("kernel", {"records": 1}, PlanError),
+        ("kernel", {"claim": -1.0}, AuditError),
+        ("kernel", {"claim": float("nan")}, AuditError),
     ],
 )
 def test_what_cannot_be_audited_is_said(preset: str, options: dict, error: type[Exception]) -> None:

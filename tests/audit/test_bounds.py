@@ -17,9 +17,9 @@ from gswgan.audit.bounds import (
     lower_bounds,
     measure,
 )
+from gswgan.plan.plan import PrivacySettings
 from gswgan.privacy import Accountant, Gaussian
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.training.plan import PrivacySettings
 
 DELTA = 1e-5
 

@@ -22,14 +22,14 @@ from gswgan.audit.worst_case import (
     public_features,
     watch_ensemble,
 )
-from gswgan.critics.embedding import embed
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.embedding import embed
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.methods import method as wiring
+from gswgan.plan.make import guarantee, make_draft, make_plan
+from gswgan.plan.plan import Facts, Plan, PrivacySettings
 from gswgan.privacy import Accountant, GaussianMechanism, Ledger, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
 from gswgan.privacy.mechanism import GRID_BITS, Block, Released
-from gswgan.training import method as wiring
-from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import guarantee, make_draft, make_plan
 
 DELTA = 1e-5
 FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,

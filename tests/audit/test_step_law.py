@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from gswgan.audit.step_law import StepLaw
-from gswgan.training.plan import PrivacySettings
+from gswgan.plan.plan import PrivacySettings
 
 POISSON = PrivacySettings(
     delta=1e-5, noise_std=4.0, clip_norm=1.0, rows=16, releases=8, sampling="poisson", rate=0.3, shards=40

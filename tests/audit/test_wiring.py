@@ -14,10 +14,10 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed, made_facts
 from gswgan.audit.worst_case import observe_ensemble
 from gswgan.errors import AuditError
+from gswgan.methods import method as wiring
+from gswgan.plan.make import make_plan
 from gswgan.privacy import GaussianMechanism, Ledger, Sampled, VoteMechanism
 from gswgan.privacy.participation import draw_participants
-from gswgan.training import method as wiring
-from gswgan.training.planner import make_plan
 
 STEPS = {"gswgan": 800}
 CASES = [

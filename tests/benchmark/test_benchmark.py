@@ -18,7 +18,6 @@ pytest.importorskip("jinja2", reason="needs the extra gswgan[eval]")
 pytest.importorskip("matplotlib", reason="needs the extra gswgan[eval]")
 
 from conftest import tiny_baseline, tiny_images, tiny_plan
-from gswgan.baselines import METHODS
 from gswgan.benchmark import clock as clocks
 from gswgan.benchmark import run as runner
 from gswgan.benchmark.cells import Cell, Entry, find_entries, make_cells
@@ -28,8 +27,9 @@ from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.errors import DataError, GswganError, PlanError, RunError
 from gswgan.evaluation.metrics import Scene
-from gswgan.training import centralized
-from gswgan.training.run_folder import RunFolder
+from gswgan.methods import METHODS
+from gswgan.run import loop
+from gswgan.run.folder import RunFolder
 
 TRAIN, TEST = tiny_images(), tiny_images(60, seed=1)
 SETS = [(TRAIN, TEST)]
@@ -74,9 +74,9 @@ def generators(root: Path) -> dict[str, bytes]:
 
 def test_all_is_both_of_gs_wgan_and_every_baseline() -> None:
     names = [entry.name for entry in find_entries(["all"])]
-    assert names == ["gswgan:default", "gswgan:ensemble", *(name for name in METHODS if name != "gswgan")]
+    assert names == ["gswgan:kernel", "gswgan:ensemble", *(name for name in METHODS if name != "gswgan")]
     assert [entry.name for entry in find_entries(["ensemble", "gan", "all"])][:2] == ["gswgan:ensemble", "gan"]
-    assert len(find_entries(["all", "gswgan", "default", "gan"])) == len(names)
+    assert len(find_entries(["all", "gswgan", "kernel", "gan"])) == len(names)
 
 
 def test_a_preset_is_asked_for_with_its_method() -> None:
@@ -93,10 +93,10 @@ def test_a_preset_is_asked_for_with_its_method() -> None:
 
 
 def test_what_is_not_calibrated_appears_once() -> None:
-    entries = find_entries(["default", "gswgan:paper", "gan"])
+    entries = find_entries(["kernel", "gswgan:paper", "gan"])
     cells = make_cells(["digits"], entries, [1.0, 10.0], [1, 2])
     assert [(cell.entry.name, cell.epsilon) for cell in cells if cell.seed == 1] == [
-        ("gswgan:default", 1.0), ("gswgan:default", 10.0), ("gswgan:paper", None), ("gan", None),
+        ("gswgan:kernel", 1.0), ("gswgan:kernel", 10.0), ("gswgan:paper", None), ("gan", None),
     ]  # fmt: skip
     assert len(cells) == 8
     assert [cell.seed for cell in cells] == [1] * 4 + [2] * 4
@@ -116,7 +116,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         make_small(monkeypatch)
         found = benchmark(
-            SETS, out=root, methods=["default", "gswgan:paper", "dp-merf", "gan"], epsilons=[10, 5],
+            SETS, out=root, methods=["kernel", "gswgan:paper", "dp-merf", "gan"], epsilons=[10, 5],
             seeds=[1, 2], note=said.append, **QUICK,
         )  # fmt: skip
     assert [line for line in said if "FAILED" in line] == []
@@ -126,7 +126,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 def test_every_line_states_what_its_runs_state(whole: tuple[Path, dict]) -> None:
     root, found = whole
     lines = [(row["name"], row["asked_epsilon"]) for row in found["rows"]]
-    assert lines == [("gswgan:default", 5), ("gswgan:default", 10), ("gswgan:paper", None), ("dp-merf", 5),
+    assert lines == [("gswgan:kernel", 5), ("gswgan:kernel", 10), ("gswgan:paper", None), ("dp-merf", 5),
                      ("dp-merf", 10), ("gan", None)]  # fmt: skip
     for row in found["rows"]:
         assert list(row["runs"]) == ["1", "2"]
@@ -165,7 +165,7 @@ def test_figures_are_means_over_the_runs(whole: tuple[Path, dict]) -> None:
         assert row["train_seconds"] > 0
         assert row["peak_memory"] > 2**20
     curve = found["curves"]["stripes"]["inception_score"]
-    assert list(curve) == ["gswgan:default", "gswgan:paper", "dp-merf"]  # without a guarantee there is no epsilon
+    assert list(curve) == ["gswgan:kernel", "gswgan:paper", "dp-merf"]  # without a guarantee there is no epsilon
     assert [point[0] for point in curve["dp-merf"]] == pytest.approx([5, 10], rel=1e-3)
     assert curve["dp-merf"][1][1] == found["rows"][4]["inception_score"]["mean"]
 
@@ -198,17 +198,17 @@ def test_tables_page_and_files(whole: tuple[Path, dict]) -> None:
 def test_public_data_may_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checksums: list[str] = []
     monkeypatch.setattr(runner, "is_public", lambda checksum: checksums.append(checksum) or True)
-    found = benchmark(SETS, out=tmp_path, methods=["default"], **QUICK)
+    found = benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK)
     assert len(set(checksums)) == 2  # of both parts
     assert found["public"]
     assert "PRIVATE" not in (tmp_path / "report.html").read_text() + (tmp_path / "benchmark.md").read_text()
     monkeypatch.setattr(runner, "is_public", lambda checksum: checksum == checksums[0])
-    assert not benchmark(SETS, out=tmp_path, methods=["default"], **QUICK)["public"]
+    assert not benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK)["public"]
 
 
 def test_names_that_look_like_markup(tmp_path: Path) -> None:
     data = [(make(part, "<script>x</script>|y"), make(part, "t")) for part in (TRAIN,)]
-    benchmark(data, out=tmp_path, methods=["default"], **QUICK)
+    benchmark(data, out=tmp_path, methods=["kernel"], **QUICK)
     assert "<script>" not in (tmp_path / "report.html").read_text()
     assert "<script>" not in (tmp_path / "benchmark.md").read_text().replace("\\<script\\>", "")
     rows = [line for line in (tmp_path / "benchmark.md").read_text().splitlines() if line.startswith("| gswgan")]
@@ -223,13 +223,13 @@ def make(data: ImageData, name: str) -> ImageData:
 
 def test_two_data_sets_are_two_columns(tmp_path: Path) -> None:
     other = make(tiny_images(seed=2), "others")
-    found = benchmark([*SETS, (other, TEST)], out=tmp_path, methods=["default"], **QUICK)
+    found = benchmark([*SETS, (other, TEST)], out=tmp_path, methods=["kernel"], **QUICK)
     assert list(found["real"]) == ["stripes", "others"]
     assert {path.name for path in (tmp_path / "figures").glob("*.svg")} == {
         "curves-1.svg", "curves-2.svg", "samples.svg"
     }  # fmt: skip
     with pytest.raises(DataError, match="different names"):
-        benchmark([*SETS, *SETS], out=tmp_path, methods=["default"], **QUICK)
+        benchmark([*SETS, *SETS], out=tmp_path, methods=["kernel"], **QUICK)
 
 
 # --- stopped, failed, asked again
@@ -244,15 +244,15 @@ def test_a_finished_cell_is_never_run_again(whole: tuple[Path, dict], monkeypatc
 
     for name in ("evaluate", "make_plan"):
         monkeypatch.setattr(runner, name, never)
-    monkeypatch.setattr(centralized, "run", never)
+    monkeypatch.setattr(loop, "run", never)
     again = benchmark(
-        SETS, out=root, methods=["default", "gswgan:paper", "dp-merf", "gan"], epsilons=[10, 5], seeds=[1, 2], **QUICK
+        SETS, out=root, methods=["kernel", "gswgan:paper", "dp-merf", "gan"], epsilons=[10, 5], seeds=[1, 2], **QUICK
     )
     assert again == found
     assert generators(root) == before
 
 
-@pytest.mark.parametrize("method", ["default", "dp-sgd-gan"])
+@pytest.mark.parametrize("method", ["kernel", "dp-sgd-gan"])
 def test_a_killed_benchmark_goes_on(method: str, tmp_path: Path, small: list[dict]) -> None:
     """In the second cell's training: the first stays as it is, the second goes on with its own plan and key."""
     options = {"methods": [method], "epsilons": [10], "seeds": [1, 2], **QUICK}
@@ -286,17 +286,17 @@ def test_a_killed_benchmark_goes_on(method: str, tmp_path: Path, small: list[dic
 
 
 def test_killed_after_the_training_and_before_it_was_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"methods": ["default"], **QUICK}
-    real = centralized.run
+    options = {"methods": ["kernel"], **QUICK}
+    real = loop.run
 
     def then_die(*args: object, **more: object) -> bool:
         assert real(*args, **more)
         raise Killed
 
-    monkeypatch.setattr(centralized, "run", then_die)
+    monkeypatch.setattr(loop, "run", then_die)
     with pytest.raises(Killed):
         benchmark(SETS, out=tmp_path, **options)
-    monkeypatch.setattr(centralized, "run", real)
+    monkeypatch.setattr(loop, "run", real)
     before = generators(tmp_path)
     found = benchmark(SETS, out=tmp_path, **options)
     assert (len(before), found["failed"]) == (1, {})
@@ -309,10 +309,10 @@ def test_killed_while_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             raise Killed
 
     with pytest.raises(Killed):
-        benchmark(SETS, out=tmp_path, methods=["default"], progress=kill, **QUICK)
+        benchmark(SETS, out=tmp_path, methods=["kernel"], progress=kill, **QUICK)
     before = generators(tmp_path)
     seen: list[str] = []
-    benchmark(SETS, out=tmp_path, methods=["default"], progress=lambda what, done, total: seen.append(what), **QUICK)
+    benchmark(SETS, out=tmp_path, methods=["kernel"], progress=lambda what, done, total: seen.append(what), **QUICK)
     assert generators(tmp_path) == before
     assert not any("step" in what or "gaussian_nb, seed" in what for what in seen)
     assert any("lda, seed" in what for what in seen)
@@ -327,7 +327,7 @@ def test_one_failure_does_not_stop_the_rest(tmp_path: Path, monkeypatch: pytest.
         return real(facts, **options)
 
     monkeypatch.setattr(runner, "make_plan", fails)
-    options = {"methods": ["dp-merf", "default"], **QUICK}
+    options = {"methods": ["dp-merf", "kernel"], **QUICK}
     found = benchmark(SETS, out=tmp_path, note=said.append, **options)
     bad, good = found["rows"]
     assert bad["failed"] == {"1": "MemoryError: no room for features"}
@@ -343,23 +343,23 @@ def test_one_failure_does_not_stop_the_rest(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_more_classifiers_are_measured_on_the_same_runs(tmp_path: Path) -> None:
-    benchmark(SETS, out=tmp_path, methods=["default"], **QUICK)
+    benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK)
     before, seen = generators(tmp_path), []
     more = QUICK | {"classifiers": ("gaussian_nb", "lda", "bernoulli_nb")}
-    found = benchmark(SETS, out=tmp_path, methods=["default"], progress=lambda what, *_: seen.append(what), **more)
+    found = benchmark(SETS, out=tmp_path, methods=["kernel"], progress=lambda what, *_: seen.append(what), **more)
     assert list(found["rows"][0]["classifiers"]) == ["gaussian_nb", "lda", "bernoulli_nb"]
     assert generators(tmp_path) == before
     assert not any("lda, seed" in what for what in seen)
-    fewer = benchmark(SETS, out=tmp_path, methods=["default"], **QUICK | {"classifiers": ("lda",)})
+    fewer = benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK | {"classifiers": ("lda",)})
     assert list(fewer["rows"][0]["classifiers"]) == ["lda"]
     assert fewer["rows"][0]["average_accuracy"]["mean"] == fewer["rows"][0]["classifiers"]["lda"]["mean"]
 
 
 def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    benchmark(SETS, out=tmp_path, methods=["default"], **QUICK)
+    benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK)
     other = make(tiny_images(seed=5), TRAIN.name)
     with pytest.raises(RunError, match="trained on"):
-        benchmark([(other, TEST)], out=tmp_path, methods=["default"], **QUICK)
+        benchmark([(other, TEST)], out=tmp_path, methods=["kernel"], **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(wrong: dict, tmp_path: Path, small) -> None:
     with pytest.raises(GswganError):
-        benchmark(SETS, out=tmp_path / "out", **{"methods": ["default"], **QUICK, **wrong})
+        benchmark(SETS, out=tmp_path / "out", **{"methods": ["kernel"], **QUICK, **wrong})
     assert small == []
 
 
@@ -448,5 +448,5 @@ def test_ctrl_c_stops_and_says_so(tmp_path: Path) -> None:
             os.kill(os.getpid(), 2)
 
     with pytest.raises(KeyboardInterrupt):
-        benchmark(SETS, out=tmp_path, methods=["default"], progress=stop, **QUICK)
-    assert benchmark(SETS, out=tmp_path, methods=["default"], **QUICK)["failed"] == {}
+        benchmark(SETS, out=tmp_path, methods=["kernel"], progress=stop, **QUICK)
+    assert benchmark(SETS, out=tmp_path, methods=["kernel"], **QUICK)["failed"] == {}

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gswgan.cli.main import run
-from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.ensemble.ensemble import Ensemble
 
 learn = Ensemble.learn
 

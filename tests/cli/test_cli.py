@@ -168,14 +168,14 @@ def test_a_saved_plan_trains(npz: Path, tmp_path: Path) -> None:
 
 
 def test_resume_remembers_where_the_data_is(npz: Path, tmp_path: Path, monkeypatch) -> None:
-    from gswgan.training import centralized
+    from gswgan.run import loop
 
-    publish = centralized.publish
-    monkeypatch.setattr(centralized, "publish", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
+    publish = loop.publish
+    monkeypatch.setattr(loop, "publish", lambda *rest: (_ for _ in ()).throw(OSError("disk full")))
     out = tmp_path / "run"
     with pytest.raises(RunError, match="disk full"):
         call("train", "--data", npz, "--classes", 3, "--steps", 5, "--out", out, "--device", "cpu")
-    monkeypatch.setattr(centralized, "publish", publish)
+    monkeypatch.setattr(loop, "publish", publish)
     monkeypatch.chdir(tmp_path)
     assert "guarantee: epsilon 10" in call("train", "--resume", out, "--device", "cpu")
     assert str(npz) not in "".join(path.read_text() for path in (out / "release").glob("*.json"))

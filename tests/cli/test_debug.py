@@ -15,10 +15,10 @@ from conftest import tiny_images
 from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.evaluation import debugging
-from gswgan.evaluation.judge import train_judge
+from gswgan.evaluation.reference_classifier import train_judge
+from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder, write_json
+from gswgan.run.folder import RunFolder, write_json
 
 CLIENTS = 24
 

@@ -16,9 +16,9 @@ from gswgan.cli.main import app as everything
 from gswgan.data import load_data
 from gswgan.data.femnist import Writers
 from gswgan.errors import DataError, PlanError
-from gswgan.training.plan import Facts
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts
+from gswgan.run.folder import RunFolder
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -20,15 +20,15 @@ from gswgan.data import load_data
 from gswgan.errors import DataError, GswganError, printable
 from gswgan.evaluation.inception import read_weights
 from gswgan.federated import site
-from gswgan.training.publish import card, plain_text
-from gswgan.training.run_folder import find_release, read_json
+from gswgan.run.folder import find_release, read_json
+from gswgan.run.publish import card, plain_text
 
 FILES = ("model.json", "privacy.json", "ledger.jsonl", "generator.safetensors", "embedding.safetensors")
 
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(a_run("default") / "release", tmp_path / "release"))
+    return Path(shutil.copytree(a_run("kernel") / "release", tmp_path / "release"))
 
 
 def plant(path: Path, kind: str) -> None:
@@ -91,7 +91,7 @@ def test_no_other_file_makes_a_reader_hang(tmp_path: Path, kind: str) -> None:
         read_weights(tmp_path / "inception.pt")
 
 
-# --- names that a terminal would obey
+# --- names that a terminal would worker_loop
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
 
@@ -126,7 +126,7 @@ def test_every_error_and_line_is_printable() -> None:
 
 
 def test_a_card_holds_no_html_and_no_links_of_others() -> None:
-    folder = find_release(a_run("default"))
+    folder = find_release(a_run("kernel"))
     plan, statement = folder.plan(), read_json(folder.privacy, "privacy.json")
     names = (EVIL[0], EVIL[1], "[a](javascript:alert(1)) ![b](x) `code` **bold** | # h")
     facts = dataclasses.replace(plan.facts, data=EVIL[0], class_names=names)

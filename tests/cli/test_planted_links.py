@@ -13,7 +13,7 @@ from report_runs import a_run
 
 from gswgan import load
 from gswgan.errors import StorageError
-from gswgan.training.run_folder import find_release
+from gswgan.run.folder import find_release
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(a_run("default") / "release", tmp_path / "release"))
+    return Path(shutil.copytree(a_run("kernel") / "release", tmp_path / "release"))
 
 
 PLANTED = {"report.html.part": ".bashrc", "report.html": ".bashrc", "figures": "."}
@@ -57,7 +57,7 @@ def test_report_writes_through_no_link(
 def test_a_private_report_writes_through_no_link(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Path(shutil.copytree(a_run("default"), tmp_path / "run"))
+    run = Path(shutil.copytree(a_run("kernel"), tmp_path / "run"))
     before = everything(home)
     (run / "private" / "figures").symlink_to(home)
     assert "not a symbolic link" in refused(capsys, "report", run, "--private")
@@ -74,7 +74,7 @@ def test_a_report_beside_a_packed_release_or_in_a_private_folder_follows_no_link
     (release / "manifest.json").write_text("{}")
     (tmp_path / "release-report").symlink_to(home)
     refused(capsys, "report", release)
-    run = Path(shutil.copytree(a_run("default"), tmp_path / "run"))
+    run = Path(shutil.copytree(a_run("kernel"), tmp_path / "run"))
     (run / "private").rename(tmp_path / "elsewhere")
     (run / "private").symlink_to(home)
     refused(capsys, "report", run, "--private")
@@ -134,7 +134,7 @@ def test_sample_and_export_refuse_a_link_as_their_output(
 def test_evaluate_writes_through_no_link(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    run = Path(shutil.copytree(a_run("default"), tmp_path / "run"))
+    run = Path(shutil.copytree(a_run("kernel"), tmp_path / "run"))
     (run / "private" / "evaluation.json").unlink(missing_ok=True)
     np.savez(tmp_path / "real.npz", images=np.zeros((60, 8, 8), np.uint8), labels=np.arange(60) % 3)
     before = everything(home)
@@ -150,7 +150,7 @@ def test_save_plan_writes_through_no_link(home: Path, tmp_path: Path, capsys: py
     assert "does not exist yet" in refused(capsys, "train", "--save-plan", tmp_path / "plan.json")
     (tmp_path / "later.json").symlink_to(home / ".bashrc")  # made between the check and the write
     with pytest.raises(StorageError, match="not a symbolic link"):
-        find_release(a_run("default")).plan().save(tmp_path / "later.json")
+        find_release(a_run("kernel")).plan().save(tmp_path / "later.json")
     assert everything(home) == before
 
 

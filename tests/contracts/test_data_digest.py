@@ -12,8 +12,8 @@ from PIL import Image
 from conftest import tiny_images
 from contracts.wiring import plant
 from gswgan.data import ImageData, ImageStream, open_stream
-from gswgan.data import shards as many
-from gswgan.training import run_folder
+from gswgan.data import files as many
+from gswgan.run import folder as run_folder
 from many_files import write_npz, write_parquet
 
 KEY = bytes(32)

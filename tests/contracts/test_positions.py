@@ -20,15 +20,15 @@ from torch import Tensor
 
 from conftest import tiny_images
 from contracts.wiring import CASES, Case, Enough, by_person, plan_of, planned
-from gswgan.critics import one_pass
+from gswgan.critics.kernel import streaming
 from gswgan.data import ImageData, open_stream
 from gswgan.generators import decoded
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Gaussian, GaussianMechanism
 from gswgan.privacy.mechanism import Released
 from gswgan.privacy.randomness import create_key
-from gswgan.training import centralized
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run import loop
+from gswgan.run.folder import RunFolder
 from many_files import write_npz
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -109,10 +109,10 @@ def rows_of(plan: Plan, data: ImageData, root: Path, device: str, members: Calla
         where = torch.device(device)
         folder = RunFolder.create(root, plan)
         create_key(folder.key, plan.digest(), secret=bytes(32))
-        critic = centralized.make_critic(plan, folder, data, where)
+        critic = loop.make_critic(plan, folder, data, where)
         try:
             critic.prepare(data)
-            centralized.train(plan, critic, centralized.make_generator(plan, where))
+            loop.train(plan, critic, loop.make_generator(plan, where))
         except Enough:
             pass
     return found
@@ -150,7 +150,7 @@ def permuted(data: ImageData, order: np.ndarray) -> ImageData:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["default", "dp-merf", "dp-merf-ae"])
+@pytest.mark.parametrize("name", ["kernel", "dp-merf", "dp-merf-ae"])
 def test_where_everybody_takes_part_a_row_does_not_depend_on_its_place(name: str, device: str, tmp_path: Path) -> None:
     plan, data = plan_of(name), CASES[name].data()
     order = np.random.default_rng(0).permutation(data.n)
@@ -164,23 +164,23 @@ def test_where_everybody_takes_part_a_row_does_not_depend_on_its_place(name: str
 def test_in_a_stream_a_row_does_not_depend_on_its_place(tmp_path: Path, monkeypatch) -> None:
     data, order = images(290), np.random.default_rng(0).permutation(290)
     seen: list[Tensor] = []
-    clipped_sum = one_pass.clipped_sum
+    clipped_sum = streaming.clipped_sum
 
     def watch(blocks: Any, *arguments: Any, **options: Any) -> Any:
         blocks = list(blocks)
         seen.extend(rows[:, 0].clone() for rows, _ in blocks)
         return clipped_sum(blocks, *arguments, **options)
 
-    monkeypatch.setattr(one_pass, "clipped_sum", watch)
+    monkeypatch.setattr(streaming, "clipped_sum", watch)
     found = []
     for number, (one, shards) in enumerate(((data, 3), (permuted(data, order), 7))):
         stream = open_stream(write_npz(tmp_path / f"data-{number}", one, shards=shards), classes=data.classes)
-        case = dataclasses.replace(CASES["default"], data=lambda stream=stream: stream, noise=0.5)
+        case = dataclasses.replace(CASES["kernel"], data=lambda stream=stream: stream, noise=0.5)
         plan = planned(case)
         folder = RunFolder.create(tmp_path / f"run-{number}", plan)
         seen.clear()
         more = {"stream": stream, "workers": 1}
-        centralized.make_critic(plan, folder, stream, torch.device("cpu"), more=more).prepare(None)
+        loop.make_critic(plan, folder, stream, torch.device("cpu"), more=more).prepare(None)
         found.append(torch.cat(seen))
     assert torch.equal(found[1], found[0][order])
 

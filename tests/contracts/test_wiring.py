@@ -15,14 +15,14 @@ import pytest
 from scipy import stats
 
 from contracts.wiring import CASES, Seen, plan_of, plant, play, rate_of, scale_of
-from gswgan.baselines import BY_PERSON, METHODS
-from gswgan.baselines.dp_merf_minibatch import MinibatchCritic
-from gswgan.baselines.fed_avg_gan import FedAvgGAN
 from gswgan.critics.dp_sgd import RecordGradients
-from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.federated.remote_critics import RemoteCritics
+from gswgan.methods import BY_PERSON, METHODS
+from gswgan.methods.dp_merf_minibatch import MinibatchCritic
+from gswgan.methods.fed_avg_gan import FedAvgGAN
 from gswgan.privacy import DrawnOne, GaussianMechanism, Sampled, Streams, VoteMechanism, participation
-from gswgan.training import centralized
+from gswgan.run import loop
 
 UNLIKELY = 1e-6
 """The p-value below which a statement is false. Keys and seeds are fixed: a test that passes, passes always."""
@@ -176,9 +176,9 @@ FAULTS: dict[str, tuple[str, Any, str, str, str]] = {
         'streams.words(1, "participation")',
     ),
     "a mechanism with a key from the public seed": (
-        "ensemble-alone", centralized, "make_critic", "secret=secret", "secret=Streams(public._secret, secret.context)",
+        "ensemble-alone", loop, "make_critic", "secret=secret", "secret=Streams(public._secret, secret.context)",
     ),
-    "too little noise": ("default", GaussianMechanism, "release", "self.noise_std /", "0.667 * self.noise_std /"),
+    "too little noise": ("kernel", GaussianMechanism, "release", "self.noise_std /", "0.667 * self.noise_std /"),
     "too little noise on votes": ("pate-gan", VoteMechanism, "release", "self.noise *", "0.667 * self.noise *"),
     "the same noise for two releases": (
         "dp-merf paper", GaussianMechanism, "release", NOISE, '"noise", self.ledger.observer)',

@@ -1,6 +1,6 @@
 """Every method and preset with a guarantee, wired as a run wires it, and watched where units become released sums.
 
-`centralized.make_critic` makes the critic in a run folder with a key; `centralized.train` drives it. What is noted of a
+`loop.make_critic` makes the critic in a run folder with a key; `loop.train` drives it. What is noted of a
 release is what happened: whose rows are in the sum, the noisy minus the exact sum (computed here by other means), and
 the event that the plan accounts for. The key and the public seed can be exchanged without changing the plan.
 """
@@ -22,22 +22,24 @@ import pytest
 import torch
 
 from conftest import tiny_images
-from gswgan.baselines.dp_merf_minibatch import MinibatchCritic
-from gswgan.baselines.fed_avg_gan import FedAvgGAN
 from gswgan.critics.dp_sgd import RecordGradients
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.data import ImageData, load_data
 from gswgan.federated import critic_plan
 from gswgan.federated.remote_critics import RemoteCritics
 from gswgan.federated.round import create_run
+from gswgan.methods import kernel_then_ensemble
+from gswgan.methods.dp_merf_minibatch import MinibatchCritic
+from gswgan.methods.fed_avg_gan import FedAvgGAN
+from gswgan.plan import make
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import DrawnOne, Gaussian, GaussianMechanism, Sampled, Streams, VoteMechanism
 from gswgan.privacy.events import BaseEvent, unsampled
 from gswgan.privacy.mechanism import Released
 from gswgan.privacy.randomness import create_key
-from gswgan.training import centralized, planner, started
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run import loop
+from gswgan.run.folder import RunFolder
 
 CPU = torch.device("cpu")
 PERSONS = 60
@@ -114,7 +116,7 @@ def _small_codes(plan: Plan) -> Plan:
 CRITICS = {"width": 2, "updates": 1, "learning_batch": 2}
 SHARDED = {"shards": 60, "steps": 16}
 CASES = {
-    "default": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
+    "kernel": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
     "refined": Case(data=digits, small=_small_refined, options={"preset": "refined", "steps": 11}, noise=2.0),
     "ensemble": Case(data=digits, small=_small_started, options={**SHARDED, "preset": "ensemble"}),
     "ensemble-alone": Case(
@@ -161,15 +163,15 @@ CASES = {
 def planned(case: Case) -> Plan:
     """By the real planner, but for the search for the noise."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (planner, critic_plan):
+        for module in (make, critic_plan):
             patch.setattr(module, "calibrate", lambda *arguments, **options: case.noise)
-        patch.setattr(planner, "epsilon_curve", lambda draft, delta: ())
-        patch.setattr("gswgan.training.gs_wgan_plan.is_started", lambda facts: case.options.get("preset") == "ensemble")
-        patch.setattr(started, "CATCH_UP", 1)
-        patch.setattr("gswgan.baselines.dp_merf_ae.TINY_UPDATES", 6)
-        patch.setattr("gswgan.baselines.dp_merf_ae.UPDATES", 6)
-        make = critic_plan.make_critic_plan if case.federated else planner.make_plan
-        return case.small(make(Facts.of(case.data()), **case.options))
+        patch.setattr(make, "epsilon_curve", lambda draft, delta: ())
+        patch.setattr("gswgan.methods.gs_wgan_plan.is_started", lambda facts: case.options.get("preset") == "ensemble")
+        patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
+        patch.setattr("gswgan.methods.dp_merf_ae.TINY_UPDATES", 6)
+        patch.setattr("gswgan.methods.dp_merf_ae.UPDATES", 6)
+        planner = critic_plan.make_critic_plan if case.federated else make.make_plan
+        return case.small(planner(Facts.of(case.data()), **case.options))
 
 
 @functools.cache
@@ -272,11 +274,11 @@ def play(name: str, root: Path, *, key: int = 1, public: int = 0) -> list[Seen]:
     with pytest.MonkeyPatch.context() as patch, watched(case.releases) as seen:
         original = Streams.public
         patch.setattr(Streams, "public", classmethod(lambda cls, seed: original(seed + public)))
-        answerer = (lambda tools: RemoteCritics(tools, names, _Asked())) if case.federated else None
-        critic = centralized.make_critic(plan, folder, data, CPU, answerer=answerer)
+        answerer = (lambda context: RemoteCritics(context, names, _Asked())) if case.federated else None
+        critic = loop.make_critic(plan, folder, data, CPU, answerer=answerer)
         with contextlib.suppress(Enough):
             critic.prepare(data)
-            centralized.train(plan, critic, centralized.make_generator(plan, CPU))
+            loop.train(plan, critic, loop.make_generator(plan, CPU))
     return seen
 
 

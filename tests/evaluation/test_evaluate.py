@@ -16,8 +16,8 @@ from gswgan.errors import DataError, RunError
 from gswgan.evaluation import metrics
 from gswgan.evaluation.classifiers import FAST
 from gswgan.evaluation.evaluate import duration, evaluate
-from gswgan.evaluation.judge import Judge, train_judge
 from gswgan.evaluation.metrics import Request, Scene
+from gswgan.evaluation.reference_classifier import Judge, train_judge
 from gswgan.evaluation.references import References, find_places
 from gswgan.evaluation.result import Results
 from gswgan.evaluation.synthetic import make_synthetic, read_synthetic, stratified

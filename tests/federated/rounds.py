@@ -17,7 +17,7 @@ from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.memory import Cap, read_log
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.training.plan import Facts, Plan
+from gswgan.plan.plan import Facts, Plan
 
 PEOPLE = 12
 _make_plan = functools.cache(make_federated_plan)

@@ -25,12 +25,12 @@ from gswgan.federated.memory import Cap, Memory, home_of
 from gswgan.federated.messages import question
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy import randomness
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
-from gswgan.training.centralized import run
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 
 SITES = ("north", "south", "west")
 SAME = ("embedding.safetensors", "generator.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
@@ -51,7 +51,7 @@ def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         whose = path.parent.parent.name if path.parent.name != "private" else "server"
         return usual(path, context, secret=hashlib.blake2b(f"{context} {whose}".encode(), digest_size=32).digest())
 
-    for module in ("gswgan.federated.client", "gswgan.training.run_folder"):
+    for module in ("gswgan.federated.client", "gswgan.run.folder"):
         monkeypatch.setattr(f"{module}.create_key", fixed)
 
 
@@ -106,7 +106,7 @@ def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path
     assert run(held.folder, None, device=torch.device("cpu"))
     for file in SAME:
         assert (out / "release" / file).read_bytes() == (tmp_path / "other/release" / file).read_bytes(), file
-    for name in SITES:  # also the sites' own books
+    for name in SITES:  # also the sites' own budgets
         by_files, by_messages = home_of(tmp_path / "state" / name, name), homes[name].home
         for left, right in zip(sorted(by_files.glob("*/*")), sorted(by_messages.glob("*/*")), strict=True):
             assert (left.name, left.read_bytes()) == (right.name, right.read_bytes())

@@ -10,8 +10,8 @@ import pytest
 import torch
 from rounds import make_clients, people, run_killed, small_plan, why_refused
 
-from gswgan.critics.embedding import _person_blocks
-from gswgan.critics.kernel import RandomFeatures
+from gswgan.critics.kernel.embedding import _person_blocks
+from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
 from gswgan.federated import client as module
 from gswgan.federated.client import Client
@@ -208,7 +208,7 @@ def test_a_client_that_does_not_belong_answers_with_zeros_and_counts_it(tmp_path
     expected = make_clients(tmp_path / "state", DATA, plan)[name].sums(plan)
     assert inside.reply(question(plan))["sums"] == expected
     assert outside.reply(question(plan))["sums"] == bytes(len(expected))
-    assert lines(inside.home) == lines(outside.home) == 1  # who looks on cannot tell them apart by the books either
+    assert lines(inside.home) == lines(outside.home) == 1  # who looks on cannot tell them apart by the budgets either
 
 
 def test_a_simulation_chooses_its_clients_as_the_centralized_trainer_does(tmp_path: Path):

@@ -24,8 +24,8 @@ from gswgan.federated.memory import LARGEST_LOG, Cap, Memory, read_log, write_lo
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Facts, Plan
 
 DATA = people()
 NAME, MINE = next(clients(DATA))
@@ -109,7 +109,7 @@ def test_a_computation_that_fails_on_the_records_is_answered_for_with_zeros(
     plan = small_plan(DATA)
     client = make_clients(tmp_path, DATA, plan)[NAME]
     assert client.reply(question(plan))["sums"] == bytes(4 * 99)
-    monkeypatch.setattr("gswgan.critics.ensemble.Ensemble.judge", fails)
+    monkeypatch.setattr("gswgan.critics.ensemble.ensemble.Ensemble.judge", fails)
     rounds = critic_plan(rounds=3, epsilon=10)
     other = critic_clients(tmp_path / "other", rounds)[NAME]
     reply = other.reply(asked(rounds))

@@ -23,14 +23,14 @@ from gswgan.federated.critic_messages import Batch, answer, pack_block, question
 from gswgan.federated.memory import Cap, Memory, read_log
 from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
 from gswgan.federated.round import create_run
+from gswgan.methods.method import RunContext
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.centralized import make_generator
-from gswgan.training.checkpoint import Checkpoint
-from gswgan.training.method import Tools
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_generator
 
 KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
 UNIT = 2**GRID_BITS
@@ -56,11 +56,11 @@ class Answers:
 
 def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
     folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
-    tools = Tools(
+    context = RunContext(
         plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
     )  # fmt: skip
-    made = RemoteCritics(tools, NAMES, carrier)
+    made = RemoteCritics(context, NAMES, carrier)
     made.prepare(None)
     return made
 

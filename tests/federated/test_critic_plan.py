@@ -15,11 +15,11 @@ from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.ledger import read_ledger
-from gswgan.training.centralized import run
-from gswgan.training.plan import Facts, Plan
+from gswgan.run.loop import run
 
 WRITERS = Facts(
     data="writers", records=60_000, persons=539, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -54,7 +54,7 @@ def test_an_untrusted_server_is_promised_one_client_replaced_and_no_amplificatio
         make_critic_plan(WRITERS, trust="untrusted-server", rate=0.5)
 
 
-def test_many_clients_take_part_by_secret_coins_and_their_own_books_do_not_rely_on_them():
+def test_many_clients_take_part_by_secret_coins_and_their_own_budgets_do_not_rely_on_them():
     plan = make_critic_plan(WRITERS, epsilon=10, rounds=20)
     event = plan.privacy.event
     assert isinstance(event, Sampled)

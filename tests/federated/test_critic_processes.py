@@ -25,10 +25,10 @@ from gswgan.federated.critic_plan import answer_event, most_spent
 from gswgan.federated.memory import Memory, home_of, read_log
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import spent, trust_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
 from loopback import Federation, rows_of, wait
 
 APP = Path(__file__).parent / "faulty_app"

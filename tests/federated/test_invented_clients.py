@@ -15,10 +15,10 @@ from gswgan.cli.main import app
 from gswgan.errors import PlanError
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import for_invented_clients, trust_of
+from gswgan.plan.plan import INVENTED, Plan
 from gswgan.report.release import read_release
 from gswgan.report.words import numbers
-from gswgan.training.centralized import run
-from gswgan.training.plan import INVENTED, Plan
+from gswgan.run.loop import run
 
 DATA = people()
 
@@ -52,7 +52,7 @@ def test_statement_card_and_report_say_what_is_protected(tmp_path: Path) -> None
 
 def test_the_command_line_says_it_before_anything_is_released() -> None:
     simulate = ["federate", "simulate", "--clients", "20", "--dry-run"]
-    for preset in ("default", "ensemble"):
+    for preset in ("kernel", "ensemble"):
         told = CliRunner().invoke(app, [*simulate, "--preset", preset], catch_exceptions=False).output
         assert "one invented client zeroed" in told
         assert "20 invented clients" in told

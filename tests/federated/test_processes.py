@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from rounds import people
 
-from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data import clients
 from gswgan.federated.memory import home_of
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
+from gswgan.plan.plan import Facts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Facts
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
 from loopback import Federation, rows_of, wait
 
 pytest.importorskip("flwr")

@@ -11,7 +11,7 @@ import torch
 from critic_rounds import CPU, DATA, cap_of, critic_plan
 from torch import Tensor
 
-from gswgan.critics.ensemble import Ensemble
+from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.data import clients
 from gswgan.errors import RunError
 from gswgan.federated.client import Client
@@ -19,11 +19,11 @@ from gswgan.federated.critic_client import CriticAtClient
 from gswgan.federated.remote_critics import InProcess, RemoteCritics
 from gswgan.federated.round import create_run
 from gswgan.generators.generator import Generator
+from gswgan.methods.method import RunContext
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
-from gswgan.training.centralized import make_critic, make_generator, run
-from gswgan.training.method import Tools
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, run
 
 
 class _Row:
@@ -120,11 +120,11 @@ def _both(root: Path, plan: Plan) -> tuple[Ensemble, RunFolder, RemoteCritics, R
         client.start = {key: value[k : k + 1] for key, value in start.items()}
         client.streams = _Member(secret, k, count)
     folder = create_run(root / "federated", plan, DATA.person_ids, 600)
-    tools = Tools(
+    context = RunContext(
         plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
     )  # fmt: skip
-    remote = RemoteCritics(tools, list(everybody), InProcess(everybody))
+    remote = RemoteCritics(context, list(everybody), InProcess(everybody))
     remote.prepare(None)
     return central, central_folder, remote, folder
 

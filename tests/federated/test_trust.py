@@ -11,10 +11,10 @@ import pytest
 
 from gswgan.errors import PlanError
 from gswgan.federated.trust import advice, enough_clients, in_relation, make_federated_plan, observers, spent, trust_of
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.events import Gaussian
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 WRITERS = Facts(

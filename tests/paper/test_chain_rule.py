@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gswgan.critics.loss import generator_gradient
-from gswgan.critics.network import CriticShape, init_critics, judge
+from gswgan.critics.ensemble.loss import generator_gradient
+from gswgan.critics.ensemble.network import CriticShape, init_critics, judge
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Streams

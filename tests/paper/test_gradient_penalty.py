@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gswgan.critics.adam import adam_step, init_adam
-from gswgan.critics.loss import critic_gradients, generator_gradient
-from gswgan.critics.network import CriticShape, init_critics, power_iteration
+from gswgan.critics.ensemble.adam import adam_step, init_adam
+from gswgan.critics.ensemble.loss import critic_gradients, generator_gradient
+from gswgan.critics.ensemble.network import CriticShape, init_critics, power_iteration
 
 SHAPE = CriticShape(image_size=8, channels=1, classes=2, width=8)
 CRITICS, RECORDS, BATCH, UPDATES = 3, 48, 16, 200

@@ -20,7 +20,7 @@ REPLACED = Accountant("replace-one")
 GRID = np.linspace(-45, 45, 9_001)
 
 FIRST, SECOND = (Gaussian(noise_std=std, sensitivity=2.0) for std in (1.5273, 1.3226))
-"""The releases of preset default at epsilon 6 and at 7.12 (60,000 records, delta 1e-5)."""
+"""The releases of preset kernel at epsilon 6 and at 7.12 (60,000 records, delta 1e-5)."""
 
 FEW_STEPS = Repeated(event=Sampled(rate=1024 / 60_000, event=Gaussian(noise_std=0.44772, sensitivity=2.0)), times=20)
 """The releases of dp-sgd-gan at epsilon 8.05 in 10 steps."""

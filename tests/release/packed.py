@@ -14,13 +14,13 @@ from report_runs import OPTIONS, _place, a_run
 from rounds import answer_all, make_clients, make_round, people, small_plan
 
 from conftest import tiny_baseline, tiny_images
+from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import chained_line, read_chain
 from gswgan.release.files import MANIFEST, checksum
 from gswgan.release.pack import pack
-from gswgan.training.centralized import run
-from gswgan.training.plan import Plan
-from gswgan.training.retrain import retrain
-from gswgan.training.run_folder import RunFolder, write_json
+from gswgan.run.folder import RunFolder, write_json
+from gswgan.run.loop import run
+from gswgan.run.retrain import retrain
 
 BASELINES = ("dp-merf", "dp-merf-ae", "dp-sgd-gan", "g-pate", "pate-gan")
 FEDERATED = ("trusted-aggregator", "untrusted-server")

@@ -13,19 +13,19 @@ from packed import repack
 from typer.testing import CliRunner
 
 from conftest import tiny_images
-from gswgan.baselines import BY_PERSON, METHODS, dp_merf_ae
 from gswgan.cli.main import app
-from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.critics.refined.critic import RefinedSettings
-from gswgan.critics.started import StartedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
+from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae
+from gswgan.methods.gs_wgan_plan import load_preset
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 from gswgan.release.verify import verify
-from gswgan.training.centralized import run
-from gswgan.training.gs_wgan_plan import load_preset
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 
 CPU = torch.device("cpu")
 NARROW = EnsembleSettings(width=4, updates=1, learning_batch=4)
@@ -38,7 +38,7 @@ CENTRALIZED = [
 
 
 WITH_EMBEDDING = [
-    ("gswgan", "default"), ("gswgan", "refined"), ("gswgan", "ensemble"), ("dp-merf", "default"),
+    ("gswgan", "kernel"), ("gswgan", "refined"), ("gswgan", "ensemble"), ("dp-merf", "default"),
     ("dp-merf-ae", "default"),
 ]  # fmt: skip
 
@@ -54,14 +54,14 @@ def small_data(method: str, preset: str) -> ImageData:
 
 def small_plan(data: ImageData, method: str, preset: str) -> Plan:
     """The planner's own plan for a few steps, with narrow critics: which tensors are released stays as it is."""
-    by_shard = METHODS.get(method, BY_PERSON.get(method)).takes_shards and preset not in ("default", "refined")
+    by_shard = METHODS.get(method, BY_PERSON.get(method)).takes_shards and preset not in ("kernel", "refined")
     options = {"shards": 6} if by_shard else {}
     steps = 12 if method in BY_PERSON else 3
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 3)
         plan = make_plan(Facts.of(data), method=method, preset=preset, steps=steps, delta=1e-3, **options)
     plan = dataclasses.replace(plan, generator=dataclasses.replace(plan.generator, width=8))
-    if isinstance(plan.critic, StartedSettings):
+    if isinstance(plan.critic, KernelThenEnsembleSettings):
         critic = dataclasses.replace(plan.critic, steps=3, catch_up=1, ensemble=NARROW)
         training = dataclasses.replace(plan.training, steps=3 + steps)
         return dataclasses.replace(plan, critic=critic, training=training, curve=())
@@ -78,7 +78,7 @@ def small_plan(data: ImageData, method: str, preset: str) -> Plan:
 def test_it_is_trained_packed_and_verified(method: str, preset: str, tmp_path: Path) -> None:
     data = small_data(method, preset)
     plan = small_plan(data, method, preset)
-    assert isinstance(plan.critic, StartedSettings) == ((method, preset) == ("gswgan", "ensemble"))
+    assert isinstance(plan.critic, KernelThenEnsembleSettings) == ((method, preset) == ("gswgan", "ensemble"))
     assert run(RunFolder.create(tmp_path / "run", plan), data, device=CPU)
     packed = CliRunner().invoke(app, ["release", str(tmp_path / "run")])
     assert packed.exit_code == 0, (packed.output, packed.exception)

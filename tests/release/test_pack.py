@@ -26,30 +26,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     assert pack(run, tmp_path / "one") == pack(run / "release", tmp_path / "two") == []
-    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(a_release("default"))
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(a_release("kernel"))
 
 
 def test_only_what_may_be_published_is_packed(tmp_path: Path) -> None:
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     (run / "release" / "figures").mkdir()
     (run / "release" / "records.npz").write_text("1")
     (run / "release" / ".model.json.part").write_text("1")
     assert pack(run, tmp_path / "out") == [".model.json.part", "figures", "records.npz"]
-    assert contents(tmp_path / "out") == contents(a_release("default"))
+    assert contents(tmp_path / "out") == contents(a_release("kernel"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 
 def test_a_page_is_made_again_packed_and_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`release`, `report` and `verify` agree: whatever stood in the run's page, the packed one is our own."""
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     (run / "release" / "report.html").write_text("record 17")
     assert pack(run, tmp_path / "out") == []
     page = (tmp_path / "out" / "report.html").read_text()
     assert "record 17" not in page
     assert "Synthetic images after" in page
-    assert sorted(contents(tmp_path / "out")) == sorted([*contents(a_release("default")), "report.html"])
+    assert sorted(contents(tmp_path / "out")) == sorted([*contents(a_release("kernel")), "report.html"])
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "report.html, as this version makes it" in done.output
@@ -62,7 +62,7 @@ def test_a_page_is_made_again_packed_and_not_vouched_for(tmp_path: Path, monkeyp
 
 
 def test_a_page_is_not_written_into_a_packed_release(tmp_path: Path) -> None:
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     before = contents(folder)
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 0, done.output
@@ -77,7 +77,7 @@ def test_a_page_is_not_written_into_a_packed_release(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_run_is_refused_and_not_opened(tmp_path: Path) -> None:
     for name in ("card.md", "embedding.safetensors", "model.json"):
-        run = a_run_copy("default", tmp_path / name)
+        run = a_run_copy("kernel", tmp_path / name)
         (run / "release" / name).unlink()
         os.mkfifo(run / "release" / name)  # reading it would wait for ever
         with pytest.raises(RunError, match=f"{name}.*a plain file"):
@@ -89,7 +89,7 @@ def test_what_has_no_guarantee_or_has_not_ended_is_not_packed(tmp_path: Path) ->
         pack(a_finished_run("void"), tmp_path / "out")
     with pytest.raises(PrivacyError, match="Not for release"):
         pack(a_finished_run("gan"), tmp_path / "out")
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     (run / "release" / "generator.safetensors").unlink()
     with pytest.raises(RunError, match="finished run"):
         pack(run, tmp_path / "out")
@@ -97,11 +97,11 @@ def test_what_has_no_guarantee_or_has_not_ended_is_not_packed(tmp_path: Path) ->
 
 
 def test_what_cannot_be_verified_is_not_packed(tmp_path: Path) -> None:
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     edit(run / "release" / "privacy.json", lambda content: content.update(epsilon=1.0))
     with pytest.raises(RunError, match="states epsilon 1,"):
         pack(run, tmp_path / "out")
-    (run / "release" / "privacy.json").write_bytes((a_release("default") / "privacy.json").read_bytes())
+    (run / "release" / "privacy.json").write_bytes((a_release("kernel") / "privacy.json").read_bytes())
     (run / "release" / "card.md").unlink()
     with pytest.raises(RunError, match=r"card\.md' is missing"):
         pack(run, tmp_path / "out")
@@ -112,11 +112,11 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
     for out in (tmp_path / "out", tmp_path, tmp_path / "no" / "folder"):
         with pytest.raises(RunError, match="out"):
-            pack(a_finished_run("default"), out)
+            pack(a_finished_run("kernel"), out)
 
 
 def test_the_command_line_packs_and_verifies_with_no_private_file(tmp_path: Path) -> None:
-    run = a_run_copy("default", tmp_path / "run")
+    run = a_run_copy("kernel", tmp_path / "run")
     done = CliRunner().invoke(app, ["release", str(run)])
     assert done.exit_code == 0, done.output
     release = tmp_path / "run-release"
@@ -147,7 +147,7 @@ def test_the_command_line_packs_and_verifies_with_no_private_file(tmp_path: Path
 
 
 def test_a_failure_says_what_where_and_what_it_means(tmp_path: Path) -> None:
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     (folder / "records.npz").write_bytes(b"1")
     command = [sys.executable, "-c", "from gswgan.cli.main import run; run()", "verify", str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

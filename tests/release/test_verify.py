@@ -24,13 +24,13 @@ from gswgan.generators.sampling import png_bytes
 from gswgan.privacy.events import from_json, to_json, unsampled
 from gswgan.release.files import MANIFEST, checksum, read_plain
 from gswgan.release.verify import verify
-from gswgan.training.publish import card, cost_of_ledger, privacy_statement
-from gswgan.training.run_folder import find_release, write_json
+from gswgan.run.folder import find_release, write_json
+from gswgan.run.publish import card, cost_of_ledger, privacy_statement
 
 Tamper = Callable[[Path], Any]
 
 KINDS = (
-    "default", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
+    "kernel", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
     "again-default", "again-trusted-aggregator",
 )  # fmt: skip
 
@@ -215,7 +215,7 @@ CARELESS: dict[str, tuple[str, Tamper]] = {
 @pytest.mark.parametrize("name", CARELESS)
 def test_a_change_under_an_old_manifest_is_found(name: str, tmp_path: Path) -> None:
     where, tamper = CARELESS[name]
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     tamper(folder)
     findings = verify(folder).findings
     assert findings
@@ -232,7 +232,7 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
         lambda f: [f[0], f[1].replace("0", "1", 1), *f[2:]])),
     # the ledger, its chain built anew
     "the last line removed": ("ensemble", "has 7 releases", ledger(lambda found: found[:-1])),
-    "all lines removed": ("default", "has 0 releases", ledger(lambda found: found[:1])),
+    "all lines removed": ("kernel", "has 0 releases", ledger(lambda found: found[:1])),
     "a line added": ("ensemble", "has 9 releases", ledger(lambda f: [*f, {**f[-1], "name": "step 99"}])),
     "a line twice": ("ensemble", "under 8 names", ledger(lambda f: [*f, f[-1]])),
     "a line renamed as another": ("ensemble", "under 7 names", ledger(
@@ -240,62 +240,62 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
     "a first attempt missing": ("ensemble", "has 7 releases", ledger(lambda f: [*f[:-1], {**f[-1], "attempt": 1}])),
     "a repeat at the cost of a first time": ("dp-sgd-gan", "at another cost", ledger(
         lambda f: [*f, {**f[-1], "attempt": 1}])),
-    "a repeat too far": ("default", "attempt 2", ledger(lambda f: [*f, {**f[-1], "attempt": 2}])),
-    "another noise in the ledger": ("default", "has 1 releases", ledger(
+    "a repeat too far": ("kernel", "attempt 2", ledger(lambda f: [*f, {**f[-1], "attempt": 2}])),
+    "another noise in the ledger": ("kernel", "has 1 releases", ledger(
         lambda f: [f[0], {**f[1], "event": {**f[1]["event"], "noise_std": 9.0}}])),
     "another rate in the ledger": ("dp-sgd-gan", "2 kind(s)", ledger(
         lambda f: [*f[:-1], {**f[-1], "event": {**f[-1]["event"], "rate": 0.001}}])),
     "another K in the ledger": ("paper", "2 kind(s)", ledger(
         lambda f: [*f[:-1], {**f[-1], "event": {**f[-1]["event"], "count": 1000}}])),
-    "another observer": ("default", "observer", ledger(lambda f: [{**f[0], "observer": "server"}, *f[1:]])),
-    "another plan's ledger": ("default", "another plan", ledger(lambda f: [{**f[0], "context": "0" * 64}, *f[1:]])),
-    "a note in a ledger line": ("default", "more than the lines", ledger(lambda f: [f[0], {**f[1], "note": "17"}])),
-    "blanks in a ledger line": ("default", "more than the lines", wrote(
+    "another observer": ("kernel", "observer", ledger(lambda f: [{**f[0], "observer": "server"}, *f[1:]])),
+    "another plan's ledger": ("kernel", "another plan", ledger(lambda f: [{**f[0], "context": "0" * 64}, *f[1:]])),
+    "a note in a ledger line": ("kernel", "more than the lines", ledger(lambda f: [f[0], {**f[1], "note": "17"}])),
+    "blanks in a ledger line": ("kernel", "more than the lines", wrote(
         "ledger.jsonl", lambda t: t.replace(", ", ",  "))),
-    "the ledger of another run": ("default", "another plan", from_another_run("ledger.jsonl")),
+    "the ledger of another run": ("kernel", "another plan", from_another_run("ledger.jsonl")),
     "another ledger under a new generator": ("again-default", "another plan", ledger(
         lambda f: [f[0], {**f[1], "name": "embedding again"}])),
     # the plan, its digest and the ledger's context with it
     "another K": ("paper", "kind(s) that the plan says", plan("privacy", "shards", value=100)),
-    "another noise": ("default", "that the plan says", plan("privacy", "noise_std", value=5.0)),
+    "another noise": ("kernel", "that the plan says", plan("privacy", "noise_std", value=5.0)),
     "another number of releases": ("ensemble", "not the 7", lambda folder: replan(folder, lambda t: (
         t["privacy"].update(releases=7), t["training"].update(steps=7), t.update(curve=[])))),
-    "less epsilon planned and stated": ("default", "epsilon 0.1", lambda folder: (
+    "less epsilon planned and stated": ("kernel", "epsilon 0.1", lambda folder: (
         plan("guarantee", "epsilon", value=0.1)(folder), statement(epsilon=0.1)(folder))),
-    "more epsilon planned": ("default", "plans epsilon 11", plan("guarantee", "epsilon", value=11.0)),
-    "another delta planned": ("default", "states delta", lambda folder: replan(folder, lambda t: (
+    "more epsilon planned": ("kernel", "plans epsilon 11", plan("guarantee", "epsilon", value=11.0)),
+    "another delta planned": ("kernel", "states delta", lambda folder: replan(folder, lambda t: (
         t["privacy"].update(delta=1e-9), t["guarantee"].update(delta=1e-9)))),
-    "a claim added to the plan": ("default", "states claimed", plan(
+    "a claim added to the plan": ("kernel", "states claimed", plan(
         "claimed", value={"epsilon": 0.1, "delta": 1e-5, "accounting": "mine"})),
-    "the plan edited, its digest not": ("default", "plan.digest", lambda folder: edit(
+    "the plan edited, its digest not": ("kernel", "plan.digest", lambda folder: edit(
         folder / "model.json", lambda content: content["plan"].update(seed=5))),
-    "noise from the seed": ("default", "NO", plan("insecure_reproducible", value=True)),
-    "a note in model.json": ("default", "just method", lambda folder: edit(
+    "noise from the seed": ("kernel", "NO", plan("insecure_reproducible", value=True)),
+    "a note in model.json": ("kernel", "just method", lambda folder: edit(
         folder / "model.json", lambda content: content.update(note="17"))),
-    "another method's name": ("default", "just method", lambda folder: edit(
+    "another method's name": ("kernel", "just method", lambda folder: edit(
         folder / "model.json", lambda content: content.update(method="dp-merf"))),
-    "a key twice in model.json": ("default", "not written", wrote(
+    "a key twice in model.json": ("kernel", "not written", wrote(
         "model.json", lambda text: text.replace("{", '{\n "method": "gan",', 1))),
     "more classes": ("ensemble", "labels", lambda folder: edit(
         folder / "model.json", lambda content: content.update(labels=[0, 1, 2, 3]))),
     "fewer classes of an ensemble": ("ensemble", "other labels", lambda folder: edit(
         folder / "model.json", lambda content: content.update(labels=[0, 1]))),
-    "fewer classes": ("default", "other labels", lambda folder: edit(
+    "fewer classes": ("kernel", "other labels", lambda folder: edit(
         folder / "model.json", lambda content: content.update(labels=[0, 1]))),
     # the statement
-    "less epsilon stated": ("default", "states epsilon 9.9", statement(epsilon=9.9)),
-    "more epsilon stated": ("default", "states epsilon 11", statement(epsilon=11.0)),
-    "no epsilon stated": ("default", "states epsilon None", statement(epsilon=None)),
-    "epsilon that is no number": ("default", "states epsilon nan", statement(epsilon=float("nan"))),
-    "another delta": ("default", "states delta", statement(delta=1e-9)),
-    "another unit": ("default", "states unit", statement(unit="person")),
-    "another relation": ("default", "states neighbours", statement(neighbours="zeroed")),
-    "another figure in the list": ("default", "guarantees[0].epsilon", lambda folder: edit(
+    "less epsilon stated": ("kernel", "states epsilon 9.9", statement(epsilon=9.9)),
+    "more epsilon stated": ("kernel", "states epsilon 11", statement(epsilon=11.0)),
+    "no epsilon stated": ("kernel", "states epsilon None", statement(epsilon=None)),
+    "epsilon that is no number": ("kernel", "states epsilon nan", statement(epsilon=float("nan"))),
+    "another delta": ("kernel", "states delta", statement(delta=1e-9)),
+    "another unit": ("kernel", "states unit", statement(unit="person")),
+    "another relation": ("kernel", "states neighbours", statement(neighbours="zeroed")),
+    "another figure in the list": ("kernel", "guarantees[0].epsilon", lambda folder: edit(
         folder / "privacy.json", lambda content: content["guarantees"][0].update(epsilon=1.0))),
     "the honest figure in place of the claim": ("paper", "states claimed.epsilon", lambda folder: edit(
         folder / "privacy.json", lambda content: content["claimed"].update(epsilon=1.0))),
     "the lower bound gone": ("paper", "states lower_bound", statement(lower_bound=None)),
-    "a key twice in privacy.json": ("default", "not written", wrote(
+    "a key twice in privacy.json": ("kernel", "not written", wrote(
         "privacy.json", lambda text: text.replace("{", '{\n "epsilon": 0.1,', 1))),
     "the open server hidden": ("trusted-aggregator", "states keys", lambda folder: write_json(
         folder / "privacy.json", keyless(json.loads((folder / "privacy.json").read_text())))),
@@ -306,66 +306,66 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
     "no federation of rounds": ("rounds", "the plan has one", lambda folder: (folder / "federation.json").unlink()),
     "no federation": ("trusted-aggregator", "the plan has one", lambda folder: (folder / "federation.json").unlink()),
     # what is not JSON
-    "an edited card": ("default", "not the card", wrote(
+    "an edited card": ("kernel", "not the card", wrote(
         "card.md", lambda text: text.replace("epsilon 10", "epsilon 1"))),
-    "a note on the card": ("default", "not the card", wrote("card.md", lambda text: text + "\nrecord 17\n")),
-    "another picture": ("default", "not the picture", another_picture),
-    "words in the picture": ("default", "not the picture", text_in_picture),
-    "bytes behind the picture": ("default", "not the picture", lambda folder: (folder / "samples.png").write_bytes(
+    "a note on the card": ("kernel", "not the card", wrote("card.md", lambda text: text + "\nrecord 17\n")),
+    "another picture": ("kernel", "not the picture", another_picture),
+    "words in the picture": ("kernel", "not the picture", text_in_picture),
+    "bytes behind the picture": ("kernel", "not the picture", lambda folder: (folder / "samples.png").write_bytes(
         (folder / "samples.png").read_bytes() + b"record 17")),
-    "another generator": ("default", "not the picture", tensors(
+    "another generator": ("kernel", "not the picture", tensors(
         "generator.safetensors", lambda found: [value.mul_(-1) for key, value in found.items() if "bias" in key])),
-    "a tensor more in the generator": ("default", "weights", tensors(
+    "a tensor more in the generator": ("kernel", "weights", tensors(
         "generator.safetensors", lambda found: found.update(record=torch.ones(3)))),
-    "words in the generator": ("default", "weights", tensors("generator.safetensors", lambda found: None, note="17")),
-    "blanks in the header of the generator": ("default", "weights", padded("generator.safetensors")),
-    "blanks in the header of the embedding": ("default", "sums, counts and noise", padded("embedding.safetensors")),
-    "weights in double precision": ("default", "weights", tensors("generator.safetensors", lambda found: found.update(
+    "words in the generator": ("kernel", "weights", tensors("generator.safetensors", lambda found: None, note="17")),
+    "blanks in the header of the generator": ("kernel", "weights", padded("generator.safetensors")),
+    "blanks in the header of the embedding": ("kernel", "sums, counts and noise", padded("embedding.safetensors")),
+    "weights in double precision": ("kernel", "weights", tensors("generator.safetensors", lambda found: found.update(
         {key: value.double() for key, value in found.items()}))),
-    "pixels hidden in the picture": ("default", "not the picture", hidden_in_picture),
+    "pixels hidden in the picture": ("kernel", "not the picture", hidden_in_picture),
     "pixels hidden in a picture with colours": ("colour", "not the picture", hidden_in_picture),
-    "one pixel of the picture is another": ("default", "not the picture", one_level_off),
-    "the picture is compressed": ("default", "not the picture", compressed_picture),
-    "counts off the grid": ("default", "cannot have had", tensors("embedding.safetensors", exact_counts)),
+    "one pixel of the picture is another": ("kernel", "not the picture", one_level_off),
+    "the picture is compressed": ("kernel", "not the picture", compressed_picture),
+    "counts off the grid": ("kernel", "cannot have had", tensors("embedding.safetensors", exact_counts)),
     "counts of persons off the grid": ("persons", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["counts"].add_(2.0**-40))),
     "another number of records": ("unlabelled", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["counts"].add_(1))),
-    "counts that no noise explains": ("default", "cannot have had", tensors(
+    "counts that no noise explains": ("kernel", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["counts"].add_(2.0**20))),
-    "counts in single precision": ("default", "sums, counts and noise", tensors(
+    "counts in single precision": ("kernel", "sums, counts and noise", tensors(
         "embedding.safetensors", lambda found: found.update(counts=found["counts"].float()))),
-    "sums in single precision": ("default", "sums, counts and noise", tensors(
+    "sums in single precision": ("kernel", "sums, counts and noise", tensors(
         "embedding.safetensors", lambda found: found.update(sums=found["sums"].float()))),
-    "less noise recorded on the counts": ("default", "on its counts", tensors(
+    "less noise recorded on the counts": ("kernel", "on its counts", tensors(
         "embedding.safetensors", lambda found: found["noise"][1].div_(10))),
     "less noise recorded on the counts of persons": ("persons", "on its counts", tensors(
         "embedding.safetensors", lambda found: found["noise"][1].div_(10))),
-    "line ends of the card": ("default", "not the card", lambda folder: (folder / "card.md").write_bytes(
+    "line ends of the card": ("kernel", "not the card", lambda folder: (folder / "card.md").write_bytes(
         (folder / "card.md").read_bytes().replace(b"\n", b"\r\n", 3))),
-    "line ends of model.json": ("default", "not written", lambda folder: (folder / "model.json").write_bytes(
+    "line ends of model.json": ("kernel", "not written", lambda folder: (folder / "model.json").write_bytes(
         (folder / "model.json").read_bytes().replace(b"\n", b"\r\n", 3))),
-    "another order in model.json": ("default", "just method", lambda folder: (folder / "model.json").write_text(
+    "another order in model.json": ("kernel", "just method", lambda folder: (folder / "model.json").write_text(
         json.dumps(dict(reversed(json.loads((folder / "model.json").read_text()).items())), indent=1) + "\n")),
-    "another order in privacy.json": ("default", "states keys", lambda folder: (folder / "privacy.json").write_text(
+    "another order in privacy.json": ("kernel", "states keys", lambda folder: (folder / "privacy.json").write_text(
         json.dumps(dict(reversed(json.loads((folder / "privacy.json").read_text()).items())), indent=1) + "\n")),
-    "a number of the ledger written otherwise": ("default", "more than the lines", ledger(
+    "a number of the ledger written otherwise": ("kernel", "more than the lines", ledger(
         lambda f: [f[0], {**f[1], "event": {**f[1]["event"], "sensitivity": 2}}])),
-    "a generator that is not finite": ("default", "weights", tensors(
+    "a generator that is not finite": ("kernel", "weights", tensors(
         "generator.safetensors", lambda found: found["body.0.bias"][:1].fill_(float("nan")))),
-    "no generator at all": ("default", "weights", lambda folder: (folder / "generator.safetensors").write_bytes(b"1")),
-    "a tensor more in the embedding": ("default", "sums, counts and noise", tensors(
+    "no generator at all": ("kernel", "weights", lambda folder: (folder / "generator.safetensors").write_bytes(b"1")),
+    "a tensor more in the embedding": ("kernel", "sums, counts and noise", tensors(
         "embedding.safetensors", lambda found: found.update(exact=torch.ones(3)))),
-    "an embedding that is not finite": ("default", "sums, counts and noise", tensors(
+    "an embedding that is not finite": ("kernel", "sums, counts and noise", tensors(
         "embedding.safetensors", lambda found: found["sums"][0].fill_(float("inf")))),
-    "an embedding with a number beyond all bounds": ("default", "cannot have had", tensors(
+    "an embedding with a number beyond all bounds": ("kernel", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["sums"][0].fill_(torch.finfo(found["sums"].dtype).max))),
-    "an embedding with other noise": ("default", "says noise", from_another_run("embedding.safetensors")),
-    "an embedding off the grid": ("default", "cannot have had", tensors(
+    "an embedding with other noise": ("kernel", "says noise", from_another_run("embedding.safetensors")),
+    "an embedding off the grid": ("kernel", "cannot have had", tensors(
         "embedding.safetensors", lambda found: found["sums"][0].mul_(1.0000001))),
-    "no embedding": ("default", "the plan has one", lambda folder: (folder / "embedding.safetensors").unlink()),
+    "no embedding": ("kernel", "the plan has one", lambda folder: (folder / "embedding.safetensors").unlink()),
     "an embedding of nothing": ("ensemble", "the plan has none", lambda folder: (
-        folder / "embedding.safetensors").write_bytes((a_release("default") / "embedding.safetensors").read_bytes())),
+        folder / "embedding.safetensors").write_bytes((a_release("kernel") / "embedding.safetensors").read_bytes())),
 }  # fmt: skip
 """The manifest is made anew to fit: of which kind of run, what is said, and the change."""
 
@@ -382,17 +382,17 @@ def test_a_change_under_a_new_manifest_is_found(name: str, tmp_path: Path) -> No
 
 def test_the_manifest_names_the_plan_and_the_ledgers_head(tmp_path: Path) -> None:
     for key, where in (("plan", "model.json"), ("ledger_head", "ledger.jsonl")):
-        folder = a_copy("default", tmp_path / key)
+        folder = a_copy("kernel", tmp_path / key)
         edit(folder / MANIFEST, lambda content, key=key: content.update({key: "0" * 64}))
         assert [finding.where for finding in verify(folder).findings] == [where]
-    folder = a_copy("default", tmp_path / "more")
+    folder = a_copy("kernel", tmp_path / "more")
     edit(folder / MANIFEST, lambda content: content.update(note="17"))
     assert [finding.where for finding in verify(folder).findings] == [MANIFEST]
 
 
 @pytest.mark.parametrize("name", ["samples.png", "model.json", "ledger.jsonl", "embedding.safetensors", MANIFEST])
 def test_a_file_far_too_large_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     os.truncate(folder / name, 2**31 + 1)  # sparse
 
     def small(path: Path, read: Callable[..., Any] = checksum) -> Any:
@@ -408,10 +408,10 @@ def test_a_file_far_too_large_is_not_read(name: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", ["ledger.jsonl", "embedding.safetensors", "generator.safetensors"])
 def test_what_the_plan_has_no_room_for_is_not_read(name: str, tmp_path: Path) -> None:
     """Within the bounds of any release, sealed, and far beyond those of this plan."""
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     os.truncate(folder / name, 2**24)
     write_json(folder / MANIFEST, {
-        **json.loads((a_release("default") / MANIFEST).read_text()),
+        **json.loads((a_release("kernel") / MANIFEST).read_text()),
         "files": {path.name: checksum(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST},
     })  # fmt: skip
     finding = verify(folder).findings[0]
@@ -421,7 +421,7 @@ def test_what_the_plan_has_no_room_for_is_not_read(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["samples.png", "ledger.jsonl", MANIFEST, "more"])
 def test_pipes_are_refused_and_not_opened(name: str, tmp_path: Path) -> None:
-    folder = a_copy("default", tmp_path / "release")
+    folder = a_copy("kernel", tmp_path / "release")
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)  # reading it would wait for ever
     if name == MANIFEST:
@@ -441,8 +441,8 @@ REBUILT: dict[str, Tamper] = {
 
 @pytest.mark.parametrize("name", REBUILT)
 def test_what_was_rebuilt_as_a_whole_is_found_by_the_published_digest(name: str, tmp_path: Path) -> None:
-    honest = verify(a_release("default"))
-    folder = a_copy("default", tmp_path / "release")
+    honest = verify(a_release("kernel"))
+    folder = a_copy("kernel", tmp_path / "release")
     REBUILT[name](folder)
     if name == "the plan":
         seeded = find_release(folder)
@@ -459,8 +459,8 @@ def test_what_was_rebuilt_as_a_whole_is_found_by_the_published_digest(name: str,
 
 
 def _redraw(folder: Path) -> None:
-    from gswgan.synthesizer import load
-    from gswgan.training.publish import draw_picture
+    from gswgan.api import load
+    from gswgan.run.publish import draw_picture
 
     model = load(folder, device="cpu")
     picture = draw_picture(model.plan, model._fitted()[1], json.loads((folder / "model.json").read_text())["labels"])

@@ -17,8 +17,8 @@ import torch
 from conftest import tiny_images, tiny_plan
 from gswgan.data import ImageData, make_image_data
 from gswgan.evaluation.result import Results
-from gswgan.training.centralized import run
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
 
 EVIL = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "--> $a_b$ &amp; '")
 CANARY = "canary-7f3a"
@@ -52,7 +52,7 @@ def _data(kind: str) -> ImageData:
 
 
 OPTIONS: dict[str, dict[str, object]] = {
-    "default": {"epsilon": 10.0}, "private": {"epsilon": 1.0}, "void": {"epsilon": 10.0, "insecure_reproducible": True},
+    "kernel": {"epsilon": 10.0}, "private": {"epsilon": 1.0}, "void": {"epsilon": 10.0, "insecure_reproducible": True},
     "evil": {}, "unlabelled": {}, "persons": {"epsilon": 10.0, "delta": 1e-3}, "colour": {},
     "ensemble": {"preset": "ensemble"}, "paper": {"preset": "paper"},
 }  # fmt: skip

@@ -28,7 +28,7 @@ def tab() -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("pages")
-    kinds = ("evil", "paper", "default")
+    kinds = ("evil", "paper", "kernel")
     mine = {kind: evaluated(a_copy(kind, place / f"{kind}-with-a-name-as-long-as-people-give-them")) for kind in kinds}
     wanted: dict[str, tuple[list[Path], bool]] = {kind: ([a_run(kind)], False) for kind in (*kinds, "ensemble", "void")}
     wanted |= {"one, private": ([mine["evil"]], True)}
@@ -63,7 +63,7 @@ def test_pages_in_a_browser(tab: Page, pages: dict[str, Path], width: int, schem
 
 
 def test_text_in_drawings_is_large_enough_on_a_phone(tab: Page, pages: dict[str, Path]) -> None:
-    tab.open(pages["default"], width=390)
+    tab.open(pages["kernel"], width=390)
     heights = tab.evaluate(
         "[...document.querySelectorAll('.narrow svg text')].map(text => text.getBoundingClientRect().height)"
     )
@@ -82,7 +82,7 @@ def test_the_browser_test_would_notice(tab: Page, tmp_path: Path) -> None:
 
 
 def test_print(tab: Page, pages: dict[str, Path], tmp_path: Path) -> None:
-    tab.open(pages["default"], width=1280, scheme="dark")
+    tab.open(pages["kernel"], width=1280, scheme="dark")
     tab.pdf(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
     tab.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])

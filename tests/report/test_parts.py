@@ -64,7 +64,7 @@ def test_the_factor_is_never_understated(epsilon: float) -> None:
 
 
 def test_signal_and_noise_by_class() -> None:
-    release = read_release(a_run("default"))
+    release = read_release(a_run("kernel"))
     assert release.embedding is not None
     rows = signal_rows(release)
     sums = release.embedding.sums.numpy()
@@ -119,7 +119,7 @@ def test_norms_are_shown_only_where_they_were_logged() -> None:
 
 
 def test_a_training_log_with_torn_repeated_and_infinite_rows(tmp_path: Path) -> None:
-    run = a_copy("default", tmp_path / "run")
+    run = a_copy("kernel", tmp_path / "run")
     rows = [{"step": 50, "distance": 1.0}, {"step": 100, "distance": 2.0}, {"step": 150, "distance": math.inf}]
     lines = [json.dumps(row) for row in [*rows, {"step": 100, "distance": 3.0}]]
     (run / "private" / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 200, "dis')
@@ -132,7 +132,7 @@ def test_a_training_log_with_torn_repeated_and_infinite_rows(tmp_path: Path) -> 
 
 
 def three() -> list[tuple[str, Release]]:
-    return [(kind, read_release(a_run(kind))) for kind in ("default", "private", "paper")]
+    return [(kind, read_release(a_run(kind))) for kind in ("kernel", "private", "paper")]
 
 
 def test_costs_of_several_runs_add_up() -> None:
@@ -155,7 +155,7 @@ def test_the_privacy_utility_curve(tmp_path: Path) -> None:
         found.append(read_private(path).evaluation or {})
     common, points = curve(runs, found)
     assert common == ["cnn"]  # what all with a guarantee have
-    assert [point.run for point in points] == ["default", "private", "paper"]
+    assert [point.run for point in points] == ["kernel", "private", "paper"]
     assert [point.accuracy for point in points] == pytest.approx([0.503, 0.613, 0.703])
     assert points[0].real == 0.95
     assert points[0].epsilon == runs[0][1].cost.epsilon

@@ -19,9 +19,9 @@ from gswgan.cli.report import report
 from gswgan.errors import PrivacyError, RunError
 from gswgan.report.page import public_page
 from gswgan.report.release import read_release, release_alone
-from gswgan.training.centralized import run as run_to_the_end
-from gswgan.training.retrain import retrain
-from gswgan.training.run_folder import RunFolder, find_release
+from gswgan.run.folder import RunFolder, find_release
+from gswgan.run.loop import run as run_to_the_end
+from gswgan.run.retrain import retrain
 
 MEASURED = ("PRIVATE", "accuracy", "Classifier", "nearest", "Membership", "critic_loss", CANARY, "Gaussian NB")
 
@@ -72,10 +72,10 @@ def outside(html: str) -> list[str]:
 
 def all_pages(tmp_path: Path) -> dict[str, str]:
     pages = {kind: page_of(kind) for kind in OPTIONS}
-    pages |= {f"{kind} private": private_page_of(kind, tmp_path) for kind in ("default", "ensemble")}
-    runs = [a_run(kind) for kind in ("default", "ensemble", "paper", "void")]
+    pages |= {f"{kind} private": private_page_of(kind, tmp_path) for kind in ("kernel", "ensemble")}
+    runs = [a_run(kind) for kind in ("kernel", "ensemble", "paper", "void")]
     report(runs, private=False, out=tmp_path / "several")
-    mine = [evaluated(a_copy(kind, tmp_path / f"my-{kind}")) for kind in ("default", "private", "paper")]
+    mine = [evaluated(a_copy(kind, tmp_path / f"my-{kind}")) for kind in ("kernel", "private", "paper")]
     report(mine, private=True, out=tmp_path / "several-private")
     for name in ("several", "several-private"):
         pages[name] = (tmp_path / name / "report.html").read_text()
@@ -129,7 +129,7 @@ def test_the_public_page_is_the_same_without_the_private_part(tmp_path: Path) ->
 
 
 def test_the_public_reader_has_no_private_paths() -> None:
-    run = a_run("default")
+    run = a_run("kernel")
     alone = release_alone(find_release(run))
     paths = {name: path for name, path in vars(alone).items() if isinstance(path, Path)}
     inside = {name for name, path in paths.items() if path.exists()}
@@ -138,7 +138,7 @@ def test_the_public_reader_has_no_private_paths() -> None:
 
 
 def test_the_public_page_of_several_runs_is_public_too(tmp_path: Path) -> None:
-    runs = [evaluated(a_copy(kind, tmp_path / kind)) for kind in ("default", "private")]
+    runs = [evaluated(a_copy(kind, tmp_path / kind)) for kind in ("kernel", "private")]
     report(runs, private=False, out=tmp_path / "out")
     html = (tmp_path / "out" / "report.html").read_text()
     assert not [words for words in MEASURED if words in html]
@@ -149,8 +149,8 @@ def test_the_public_page_of_several_runs_is_public_too(tmp_path: Path) -> None:
 
 
 def test_kernel_page() -> None:
-    html = page_of("default")
-    release = read_release(a_run("default"))
+    html = page_of("kernel")
+    release = read_release(a_run("kernel"))
     assert release.embedding is not None
     assert 'Synthetic images after <span class="data">stripes</span>' in html
     for words in ("epsilon 10 at delta 0.00001", "moderate protection", "replace-one", "record", "public",
@@ -193,7 +193,7 @@ def test_a_void_run_says_so_everywhere(tmp_path: Path) -> None:
     assert "There is none." in html
     assert "protection" not in html
     assert "It holds against" not in html
-    report([a_run("default"), a_run("void")], private=False, out=tmp_path / "two")
+    report([a_run("kernel"), a_run("void")], private=False, out=tmp_path / "two")
     assert (tmp_path / "two" / "report.html").read_text().count("NO GUARANTEE") == 2
 
 
@@ -209,7 +209,7 @@ def test_other_kinds_of_data() -> None:
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
     run = evaluated(a_copy("evil", tmp_path / '<b>run&"'))
     report([run], private=True, out=tmp_path / "one")
-    report([run, a_run("default")], private=False, out=tmp_path / "two")
+    report([run, a_run("kernel")], private=False, out=tmp_path / "two")
     for place in ("one", "two"):
         html = (tmp_path / place / "report.html").read_text()
         assert "<script" not in html
@@ -236,7 +236,7 @@ def test_private_page(tmp_path: Path) -> None:
 
 
 def test_private_pages_are_for_the_owner_alone(tmp_path: Path) -> None:
-    run = evaluated(a_copy("default", tmp_path / "run"))
+    run = evaluated(a_copy("kernel", tmp_path / "run"))
     before = sorted(path.name for path in (run / "release").iterdir())
     report([run], private=True, out=None)
     assert (run / "private" / "report.html").stat().st_mode & 0o077 == 0
@@ -254,7 +254,7 @@ def test_private_pages_are_for_the_owner_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = a_copy("default", tmp_path / "run")
+    run = a_copy("kernel", tmp_path / "run")
     (run / "private" / "metrics.jsonl").unlink(missing_ok=True)
     report([run], private=True, out=None)
     html = (run / "private" / "report.html").read_text()
@@ -272,17 +272,17 @@ def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_generator_on_a_released_embedding_adds_nothing(tmp_path: Path) -> None:
-    folder = retrain(a_run("default"), tmp_path / "again", steps=8, device="cpu", seed=1)
+    folder = retrain(a_run("kernel"), tmp_path / "again", steps=8, device="cpu", seed=1)
     assert run_to_the_end(folder, None, device=torch.device("cpu"))
     release = read_release(tmp_path / "again")
-    assert release.cost == read_release(a_run("default")).cost
+    assert release.cost == read_release(a_run("kernel")).cost
     assert "this generator adds nothing to its cost" in public_page(release).html
-    report([a_run("default"), tmp_path / "again"], private=False, out=tmp_path / "two")
+    report([a_run("kernel"), tmp_path / "again"], private=False, out=tmp_path / "two")
     assert "together they cost what one of them costs" in (tmp_path / "two" / "report.html").read_text()
 
 
 def test_bad_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = a_copy("default", tmp_path / "run")
+    run = a_copy("kernel", tmp_path / "run")
     with pytest.raises(RunError, match="different runs"):
         report([run, run / "release"], private=False, out=tmp_path)
     with pytest.raises(RunError, match="a run folder or its release folder"):
@@ -300,4 +300,4 @@ def test_bad_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"gswgan\[eval\]"):
-        report([a_run("default")], private=False, out=tmp_path / "out")
+        report([a_run("kernel")], private=False, out=tmp_path / "out")

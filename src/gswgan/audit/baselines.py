@@ -28,14 +28,15 @@ from gswgan.audit.wiring import (
     wired,
 )
 from gswgan.audit.worst_case import QUIET
-from gswgan.baselines import autoencoder, dp_sgd_gan, find_method
-from gswgan.baselines.dp_merf_ae import DPMerfAESettings
-from gswgan.baselines.dp_merf_minibatch import MinibatchSettings
-from gswgan.baselines.g_pate import GPateSettings
+from gswgan.critics import autoencoder
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
+from gswgan.methods import dp_sgd_gan, find_method
+from gswgan.methods.dp_merf_ae import DPMerfAESettings
+from gswgan.methods.dp_merf_minibatch import MinibatchSettings
+from gswgan.methods.g_pate import GPateSettings
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
 
 RECORDS, BATCH = 20, 6
 """Of the tiny runs: records, and how many take part in a release on average, where they are sampled."""

@@ -1,7 +1,7 @@
 """From scores in two neighbouring worlds to lower bounds on epsilon that hold with a given confidence.
 
 A distinguisher says "first world" where its score exceeds a threshold. If the mechanism is (epsilon, delta)-private,
-the probabilities p and q of that answer in the two worlds obey p <= e^epsilon q + delta, and so do 1 - q and 1 - p.
+the probabilities p and q of that answer in the two worlds satisfy p <= e^epsilon q + delta, and so do 1 - q and 1 - p.
 The threshold is chosen on one part of the trials and judged on the rest.
 """
 

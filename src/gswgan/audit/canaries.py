@@ -21,16 +21,16 @@ from torch import Tensor
 
 from gswgan.audit.one_run import OneRun, best_bound
 from gswgan.critics import Critic
-from gswgan.critics.embedding import Embedding
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_images
+from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
-from gswgan.training.centralized import make_critic, make_generator, train
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
 
 ERROR = 0.05
 """All white-box bounds together, and all black-box bounds together, are wrong with at most this probability."""

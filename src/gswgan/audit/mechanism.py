@@ -15,14 +15,14 @@ from gswgan.audit.bounds import Bound, Family, GaussianFamily, LossFamily, Score
 from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed
 from gswgan.audit.worst_case import kernel_pairs, kernel_scores, observe_ensemble, public_features
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.errors import AuditError
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.settings import check_whole
 from gswgan.privacy import Composed, DrawnOne, Gaussian, PrivacyCost, Repeated
 from gswgan.privacy.events import gaussian_of, tally
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.planner import make_plan
-from gswgan.training.settings import check_whole
 
 TRIALS = 300_000
 """Trials in each world; five sixths of them count, the rest chooses thresholds."""
@@ -37,7 +37,7 @@ UNLIKELY = 1e-6
 """A p-value below which real runs do not follow the law that the trials are drawn from."""
 
 CONFIDENCE = 0.95
-MOST_RECORDS = 10**9
+MAX_RECORDS = 10**9
 
 Note = Callable[[str], None]
 
@@ -103,7 +103,7 @@ def audit_method(
     Without a claim, what the plan itself states is put to the test. All bounds together hold with 95 % confidence.
     """
     began = time.monotonic()
-    check_whole("records", records, 2, MOST_RECORDS)
+    check_whole("records", records, 2, MAX_RECORDS)
     if claim is not None and not 0 <= claim < math.inf:
         raise AuditError("claim", claim, "a finite number, at least 0", "Pass the epsilon that is claimed.")
     facts = Facts(data="audit", records=records, persons=None, classes=10, class_names=tuple("0123456789"),
@@ -114,7 +114,7 @@ def audit_method(
     if isinstance(plan.critic, RefinedSettings):
         raise AuditError(
             "preset", plan.preset, "a preset whose real runs the audit knows how to plant a gradient in",
-            "Pass --preset default or ensemble. Preset refined is not audited yet (docs/refined.md).",
+            "Pass --preset kernel or ensemble. Preset refined is not audited yet (docs/refined.md).",
         )  # fmt: skip
     tie = None
     if isinstance(plan.critic, KernelSettings):

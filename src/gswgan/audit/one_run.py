@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from gswgan.errors import AuditError
 
-LEAST_GUESSES = 10
+MIN_GUESSES = 10
 """Fewer guesses, all of them right, show less than epsilon 1.1 at 95 %."""
 
 LARGEST = 50.0
@@ -68,9 +68,9 @@ def best_bound(scores: NDArray[np.float64], coins: NDArray[np.bool_], *, delta: 
     The error is divided between these numbers, which are fixed beforehand. Ties are broken by place.
     """
     count = len(coins)
-    numbers = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= LEAST_GUESSES]
+    numbers = [count >> halvings for halvings in range(count.bit_length()) if count >> halvings >= MIN_GUESSES]
     if not numbers or len(scores) != count or not np.isfinite(scores).all():
-        raise AuditError("canaries", count, f"at least {LEAST_GUESSES}, with a finite score each")
+        raise AuditError("canaries", count, f"at least {MIN_GUESSES}, with a finite score each")
     surest = np.argsort(-np.abs(scores), kind="stable")
     hits = (scores > 0) == coins
     found = []

@@ -26,12 +26,12 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
+from gswgan.plan.make import guarantee
+from gswgan.plan.plan import Draft, Facts, Plan
 from gswgan.privacy.events import BaseEvent, gaussian_of
 from gswgan.privacy.ledger import read_ledger
-from gswgan.training.centralized import make_critic
-from gswgan.training.plan import Draft, Facts, Plan
-from gswgan.training.planner import guarantee
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic
 
 CPU = torch.device("cpu")
 SIDE = 8

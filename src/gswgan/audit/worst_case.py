@@ -32,16 +32,16 @@ from gswgan.audit.wiring import (
     seed_of,
     wired,
 )
-from gswgan.critics.embedding import Embedding
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
-from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.started import StartedSettings
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy.participation import expected_participants
-from gswgan.training.plan import Facts, Plan
 
 Features = Callable[[Tensor], Tensor]
 
@@ -165,10 +165,10 @@ def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
     """The plan with SHARDS critics that do not learn, a record each, and little noise; sampling as it is planned."""
     privacy = plan.privacy
     assert privacy is not None
-    settings = plan.critic.ensemble if isinstance(plan.critic, StartedSettings) else plan.critic
+    settings = plan.critic.ensemble if isinstance(plan.critic, KernelThenEnsembleSettings) else plan.critic
     tiny = replace(settings, width=2, warm_start=0)
     assert isinstance(tiny, EnsembleSettings)
-    if isinstance(plan.critic, StartedSettings):
+    if isinstance(plan.critic, KernelThenEnsembleSettings):
         tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
     if privacy.sampling != "one":  # the paper's is little enough
         noise = privacy.contribution.sensitivity("zeroed") / QUIET
@@ -185,7 +185,7 @@ def watch_ensemble(plan: Plan, world: int, steps: int) -> Watch:
     """
     privacy = plan.privacy
     assert privacy is not None
-    start = plan.critic.steps if isinstance(plan.critic, StartedSettings) else 0
+    start = plan.critic.steps if isinstance(plan.critic, KernelThenEnsembleSettings) else 0
     data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else GREY)
     fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
@@ -210,7 +210,7 @@ def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]
     tiny = {world: quiet_ensemble(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
     first, second = (watch_ensemble(tiny[world], world, steps) for world in (1, 2))
     found = observed("critics", first, second)
-    if isinstance(plan.critic, StartedSettings):
+    if isinstance(plan.critic, KernelThenEnsembleSettings):
         found.append(observe_start(tiny[1]))
     return found
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswgan.baselines import METHODS, find_method
 from gswgan.errors import PlanError
+from gswgan.methods import METHODS, find_method
 
-SHORT = {"default": "gswgan:default", "ensemble": "gswgan:ensemble"}
+SHORT = {"kernel": "gswgan:kernel", "ensemble": "gswgan:ensemble"}
 """GS-WGAN's own two, by the name of the preset alone."""
 
 

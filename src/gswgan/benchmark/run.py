@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gswgan.api import load, pick_device
 from gswgan.benchmark.cells import Cell, find_entries, make_cells
 from gswgan.benchmark.clock import Clock, PeakMemory
 from gswgan.benchmark.page import benchmark_page
@@ -27,14 +28,13 @@ from gswgan.evaluation.metrics import Request, Scene
 from gswgan.evaluation.references import find_places
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
+from gswgan.plan.defaults import TINY
+from gswgan.plan.make import make_plan, plan_warnings
+from gswgan.plan.plan import Facts
+from gswgan.plan.settings import check_epsilon, check_whole
 from gswgan.privacy.storage import make_folder, write_durably
-from gswgan.synthesizer import load, pick_device
-from gswgan.training import centralized
-from gswgan.training.defaults import TINY
-from gswgan.training.plan import Facts
-from gswgan.training.planner import doubts, make_plan
-from gswgan.training.run_folder import RunFolder, read_json, write_json
-from gswgan.training.settings import check_epsilon, check_whole
+from gswgan.run import loop
+from gswgan.run.folder import RunFolder, read_json, write_json
 
 SAMPLES, TINY_SAMPLES = 60_000, 5_000
 """Synthetic images a cell, as in the paper; of tiny images (the digits) fewer are enough."""
@@ -202,7 +202,7 @@ class _Job:
                 Facts.of(train), method=cell.entry.method, preset=cell.entry.preset, epsilon=cell.epsilon,
                 seed=cell.seed, device=device.type,
             )  # fmt: skip
-            for doubt in set(doubts(plan, train)) - warned:
+            for doubt in set(plan_warnings(plan, train)) - warned:
                 warned.add(doubt)
                 note(f"warning: {doubt}")
             RunFolder.create(self.folder.root, plan)
@@ -225,7 +225,7 @@ class _Job:
 
         keep()
         try:
-            ended = centralized.run(self.folder, train, device=device, progress=move)
+            ended = loop.run(self.folder, train, device=device, progress=move)
         except RunError:
             if not self.folder.is_finished:
                 raise

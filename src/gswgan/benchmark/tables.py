@@ -14,7 +14,7 @@ from gswgan.evaluation.evaluate import duration
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.report.private_charts import title
 from gswgan.report.words import figure
-from gswgan.training.run_folder import RunFolder, read_json
+from gswgan.run.folder import RunFolder, read_json
 
 Measured = tuple[Cell, RunFolder, Mapping[str, Any], str | None]
 """A cell, its run, what the benchmark knows of it, and what failed."""

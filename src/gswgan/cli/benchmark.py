@@ -56,11 +56,11 @@ def benchmark(
         raise RunError(
             "benchmark", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'."
         )
+    from gswgan.api import pick_device
     from gswgan.benchmark.cells import find_entries
     from gswgan.benchmark.run import benchmark as compare
     from gswgan.cli.real_data import load_data, load_held_out
-    from gswgan.cli.running import spare_threads
-    from gswgan.synthesizer import pick_device
+    from gswgan.cli.running import limit_threads
 
     errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
     wanted = [part.strip() for part in methods.split(",") if part.strip()]
@@ -74,7 +74,7 @@ def benchmark(
         where: dict[str, Any] = {"spec": spec, "classes": classes}
         train = load_data(**where)
         sets.append((train, load_held_out(train, test_data, **where)))
-    spare_threads(max(train.image_size for train, _ in sets), pick_device(device))
+    limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
     try:
         with work_bar(errors) as (note, progress):
             found = compare(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gswgan.data import ImageData
     from gswgan.evaluation.debugging import Sieve
-    from gswgan.training.plan import Facts, Plan
+    from gswgan.plan.plan import Facts, Plan
 
 
 def debug(
@@ -45,11 +45,11 @@ def debug(
     counts as zero in the other. Two generators are trained, and DEBUG/debug.html shows both. All clients are computed
     here, with a trusted aggregator. The same command goes on where it stopped.
     """
+    from gswgan.api import pick_device
     from gswgan.data import load_data
     from gswgan.evaluation.debugging import GROUPS, with_bug
+    from gswgan.plan.plan import Facts, Plan
     from gswgan.report.debugging import write_page
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.plan import Facts, Plan
 
     if (out is None) == (save_plan is None):
         raise PlanError("out", None, "a folder for the runs, or --save-plan", "Pass one of them.")
@@ -81,12 +81,12 @@ def debug(
 def _plan(facts: Facts, method: str, preset: str | None, *, rate: float | None, **options: object) -> Plan:
     from gswgan.federated.critic_plan import make_critic_plan
     from gswgan.federated.trust import make_federated_plan
-    from gswgan.training.planner import make_plan
+    from gswgan.plan.make import make_plan
 
     given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
     if method == "fed-avg-gan":
         return make_plan(facts, method=method, preset=preset, **given)  # type: ignore[arg-type]
-    if method != "gswgan" or preset not in (None, "default", "ensemble"):
+    if method != "gswgan" or preset not in (None, "kernel", "ensemble"):
         raise PlanError("method and preset", (method, preset), "gswgan with default or ensemble, or fed-avg-gan")
     if preset == "ensemble":
         rounds = given.pop("steps", None)
@@ -98,9 +98,9 @@ def _sieve(out: Path, public: str, device: torch.device) -> Sieve:
     """The public classifier and its threshold: kept in the folder, or made."""
     from gswgan.data import load_data
     from gswgan.evaluation.debugging import Sieve, fit_sieve
-    from gswgan.evaluation.judge import Judge
+    from gswgan.evaluation.reference_classifier import Judge
     from gswgan.privacy.storage import make_folder
-    from gswgan.training.run_folder import read_json, write_json
+    from gswgan.run.folder import read_json, write_json
 
     judge, facts = out / "public.safetensors", out / "public.json"
     if facts.exists():
@@ -119,8 +119,8 @@ def _sieve(out: Path, public: str, device: torch.device) -> Sieve:
 
 def _train(place: Path, plan: Plan, data: ImageData, device: torch.device) -> None:
     """A group's run, from wherever it stands."""
-    from gswgan.training.centralized import run
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.run.folder import RunFolder
+    from gswgan.run.loop import run
 
     folder = RunFolder(place)
     if folder.model.exists():

@@ -63,12 +63,12 @@ def evaluate(
     The figures are computed on real data: they are PRIVATE and kept in RUN/private (or beside the file), never in a
     release. Ctrl-C loses at most the figure in the making; the same command goes on from there.
     """
+    from gswgan.api import pick_device
     from gswgan.evaluation.classifiers import check
     from gswgan.evaluation.evaluate import evaluate as measure
     from gswgan.evaluation.metrics import METRICS, Request, Scene
     from gswgan.evaluation.references import find_places
     from gswgan.evaluation.result import Results
-    from gswgan.synthesizer import pick_device
 
     errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
     named = tuple(_names(metrics or ""))
@@ -109,7 +109,7 @@ class _Given:
     """What the arguments name: the real data, the synthetic set, and where figures may be kept."""
 
     def __init__(self, source: Path, data: str | None, test_data: str | None, classes: int | None) -> None:
-        from gswgan.training.run_folder import find_release
+        from gswgan.run.folder import find_release
 
         self.source, self.data, self.test_data, self.classes = source, data, test_data, classes
         is_file = source.is_file() or source.suffix.lower() == ".npz"
@@ -151,8 +151,8 @@ class _Given:
 
     def synthetic(self, train: ImageData, samples: int | None, device: str) -> tuple[Draw, int, str]:
         """How a seed becomes a synthetic set, its size, and a checksum of what it comes from."""
+        from gswgan.api import load
         from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic, read_synthetic, stratified
-        from gswgan.synthesizer import load
 
         if self.folder is None:
             content = read_synthetic(self.source, train)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.started import KernelStart
+from gswgan.critics.kernel.features import KernelSettings
+from gswgan.critics.kernel_then_ensemble import KernelStart
+from gswgan.plan.plan import INVENTED, Plan
+from gswgan.plan.settings import from_plain
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import in_words
-from gswgan.training.plan import INVENTED, Plan
-from gswgan.training.publish import cost_from_statement
-from gswgan.training.run_folder import RunFolder, read_json
-from gswgan.training.settings import from_plain
+from gswgan.run.folder import RunFolder, read_json
+from gswgan.run.publish import cost_from_statement
 
 
 def outcome(folder: RunFolder) -> str:

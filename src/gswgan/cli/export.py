@@ -29,7 +29,7 @@ def export(
     import numpy as np
     from PIL import Image
 
-    from gswgan.synthesizer import load
+    from gswgan.api import load
 
     if out.suffix not in ("", ".npz", ".csv"):
         raise RunError("out", str(out), "a folder, a .npz or a .csv", "Choose another name.")

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gswgan.cli.console import console
-from gswgan.cli.running import progress_of, spare_threads
+from gswgan.cli.running import limit_threads, progress_of
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from gswgan.training.plan import Facts, Plan
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.plan.plan import Facts, Plan
+    from gswgan.run.folder import RunFolder
 
 app = typer.Typer(
     no_args_is_help=True, help="Train on data that stays with its people, on Flower, protecting each person."
@@ -43,9 +43,9 @@ Delta = Annotated[float | None, typer.Option(
 LargeDelta = Annotated[bool, typer.Option("--allow-large-delta",
     help="Take a delta of 1 / clients or more, which is refused otherwise: it allows one client's data to be published "
     "in the clear.", rich_help_panel=_GUARANTEE)]  # fmt: skip
-BookOption = Annotated[Path | None, typer.Option(
-    help="Enter the release of a trusted aggregator into this privacy book before anybody is asked; refused if all "
-    "runs in it together would go beyond its budget (`gswgan book`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
+BudgetOption = Annotated[Path | None, typer.Option(
+    help="Enter the release of a trusted aggregator into this budget file before anybody is asked; refused if all "
+    "runs in it together would go beyond its budget (`gswgan budget`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
 Steps = Annotated[int | None, typer.Option(help="Training steps after the round.", rich_help_panel=_RUN)]
 Seed = Annotated[int, typer.Option(help="Fixes initial weights and latent codes; never the noise.",
                                    rich_help_panel=_RUN)]  # fmt: skip
@@ -73,7 +73,7 @@ def simulate(
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     judge: Annotated[Path | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    preset: Preset = "default",
+    preset: Preset = "kernel",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -83,25 +83,25 @@ def simulate(
     rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 600.0,
-    book: BookOption = None,
+    budget: BudgetOption = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to make.", rich_help_panel=_RUN)] = None,
     device: Device = "auto",
     dry_run: DryRun = False,
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
+    from gswgan.api import pick_device
     from gswgan.data.sources import NAMES
     from gswgan.federated.round import create_run
     from gswgan.federated.simulation import split_data
     from gswgan.federated.trust import for_invented_clients
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.plan import Facts
-    from gswgan.training.planner import check_large_delta, doubts
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.plan.make import check_large_delta, plan_warnings
+    from gswgan.plan.plan import Facts
+    from gswgan.run.folder import RunFolder
 
     if resume is not None:
-        if book is not None:
-            raise PlanError("options", "--book", "nothing of the kind with --resume", "Leave it out.")
+        if budget is not None:
+            raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
         _hold_and_train(RunFolder(resume), device)
         return
     spec = data if data in NAMES else str(Path(data).absolute())
@@ -120,16 +120,16 @@ def simulate(
         seed=seed, device=pick_device(device).type,
     )  # fmt: skip
     check_large_delta(plan := for_invented_clients(plan) if spread else plan, allowed=allow_large_delta)
-    for doubt in doubts(plan, images):
+    for doubt in plan_warnings(plan, images):
         print(f"warning: {doubt}", file=sys.stderr)
-    _check_book(plan, book)
+    _check_budget(plan, budget)
     if dry_run:
         show(plan)
         return
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
     ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
-    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, book=book), device)
+    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device)
 
 
 @app.command()
@@ -141,7 +141,7 @@ def plan(
     image_size: Annotated[int, typer.Option(help="Side of the images.", rich_help_panel=_DATA)],
     channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).", rich_help_panel=_DATA)] = 1,
     name: Annotated[str, typer.Option(help="What to call the data.", rich_help_panel=_DATA)] = "federated",
-    preset: Preset = "default",
+    preset: Preset = "kernel",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -151,19 +151,19 @@ def plan(
     rate: Rate = None,
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
-    book: BookOption = None,
+    budget: BudgetOption = None,
     unauthenticated: Annotated[bool, typer.Option("--unauthenticated",
         help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
         rich_help_panel=_RUN)] = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
-    from gswgan.critics.kernel import KernelSettings
+    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.data.persons import read_persons
     from gswgan.federated.by_files import PLAN
     from gswgan.federated.round import create_run
-    from gswgan.training.plan import Facts
-    from gswgan.training.planner import check_large_delta
+    from gswgan.plan.make import check_large_delta
+    from gswgan.plan.plan import Facts
 
     ids = tuple(map(str, read_persons(clients)))
     facts = Facts(
@@ -175,10 +175,10 @@ def plan(
         device="cpu",
     )  # fmt: skip
     check_large_delta(made, allowed=allow_large_delta)
-    _check_book(made, book)
+    _check_budget(made, budget)
     show(made)
     if not dry_run:
-        create_run(out, made, ids, deadline, book=book, unauthenticated=unauthenticated)
+        create_run(out, made, ids, deadline, budget=budget, unauthenticated=unauthenticated)
         console.print(f"run folder: {out}")
         if isinstance(made.critic, KernelSettings):
             made.save(out / PLAN)
@@ -224,11 +224,11 @@ def _make_plan(
     from gswgan.federated.critic_plan import make_critic_plan
     from gswgan.federated.trust import check_trust, make_federated_plan
 
-    known = ("default", "ensemble", "paper-federated")
+    known = ("kernel", "ensemble", "paper-federated")
     if preset not in known:
         raise PlanError("preset", preset, "one of " + ", ".join(known))
     found = check_trust(trust or ("untrusted-server" if preset == "paper-federated" else "trusted-aggregator"))
-    if preset == "default":
+    if preset == "kernel":
         if rounds is not None or rate is not None:
             raise PlanError("rounds", rounds, "no rounds and no rate: the kernel critic takes one", "Leave them out.")
         return make_federated_plan(facts, trust=found, steps=steps, **options)
@@ -237,17 +237,17 @@ def _make_plan(
     return make_critic_plan(facts, preset=preset, trust=found, rounds=rounds, rate=rate, **options)
 
 
-def _check_book(plan: Plan, book: Path | None) -> None:
-    from gswgan.federated.round import check_book
+def _check_budget(plan: Plan, budget: Path | None) -> None:
+    from gswgan.federated.round import check_budget
 
-    if book is not None:
-        console.print(f"book:      {check_book(plan, book)}")
+    if budget is not None:
+        console.print(f"budget:      {check_budget(plan, budget)}")
 
 
 def show(plan: Plan) -> None:
     """The plan and how many clients it takes."""
     from gswgan.cli.plan_text import describe
-    from gswgan.critics.kernel import KernelSettings
+    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.federated import critic_plan, trust
 
     console.print(describe(plan))
@@ -256,10 +256,10 @@ def show(plan: Plan) -> None:
 
 def _hold_and_train(folder: RunFolder, device: str) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
-    from gswgan.critics.kernel import KernelSettings
+    from gswgan.api import pick_device
+    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.federated.round import Round
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.centralized import run
+    from gswgan.run.loop import run
 
     plan, where = folder.plan(), pick_device(device)
     show(plan)
@@ -267,7 +267,7 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     one_round = isinstance(plan.critic, KernelSettings)
     if not (Round(folder).is_released if one_round else folder.is_finished):
         _simulate(folder, plan, "clients" if one_round else "rounds", where)
-    spare_threads(plan.facts.image_size, where)
+    limit_threads(plan.facts.image_size, where)
     ended = folder.is_finished
     if one_round:
         with progress_of(plan) as move:

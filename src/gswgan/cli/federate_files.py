@@ -10,7 +10,7 @@ import typer
 
 from gswgan.cli.console import console
 from gswgan.cli.federate import show, tell
-from gswgan.cli.running import progress_of, spare_threads
+from gswgan.cli.running import limit_threads, progress_of
 from gswgan.errors import FederationError
 
 Option = typer.Option
@@ -75,11 +75,11 @@ def combine(
     device: Annotated[str, Option(help="cpu, cuda or auto.")] = "auto",
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
+    from gswgan.api import pick_device
     from gswgan.federated.by_files import take_answers
     from gswgan.federated.round import Round
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.centralized import run as train
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.run.folder import RunFolder
+    from gswgan.run.loop import run as train
 
     folder, where = RunFolder(run), pick_device(device)
     held = Round(folder, is_timed=False)
@@ -97,7 +97,7 @@ def combine(
                 )  # fmt: skip
             held.release()
     plan = held.plan
-    spare_threads(plan.facts.image_size, where)
+    limit_threads(plan.facts.image_size, where)
     if not folder.is_finished:
         with progress_of(plan) as move:
             if not train(folder, None, device=where, progress=move, note=console.print):

@@ -10,14 +10,14 @@ import typer
 from gswgan.cli import (
     audit,
     benchmark,
-    book,
+    budget,
     debug,
     evaluate,
     export,
     federate,
     federate_files,
-    judge,
     privacy,
+    reference_classifier,
     release,
     report,
     sample,
@@ -39,11 +39,11 @@ app.command(name="sample")(sample.sample)
 app.command(name="export")(export.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="benchmark")(benchmark.benchmark)
-app.command(name="judge")(judge.judge)
+app.command(name="reference-classifier")(reference_classifier.judge)
 app.command(name="report")(report.report)
 app.command(name="release")(release.release)
 app.command(name="verify")(release.verify)
-app.command(name="book")(book.book)
+app.command(name="budget")(budget.budget)
 app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")

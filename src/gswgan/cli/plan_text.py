@@ -6,13 +6,13 @@ import dataclasses
 import importlib.util
 import math
 
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.plan.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
+from gswgan.plan.defaults import LARGEST_SIDE, score_noise
+from gswgan.plan.make import make_draft
+from gswgan.plan.plan import Facts, Plan, PrivacySettings
 from gswgan.privacy.events import in_words
-from gswgan.training.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
-from gswgan.training.defaults import LARGEST_SIDE, score_noise
-from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import make_draft
 
 
 def describe(plan: Plan) -> str:

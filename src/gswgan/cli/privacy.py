@@ -13,7 +13,7 @@ from gswgan.errors import PrivacyError, short
 
 app = typer.Typer(help="Account, calibrate, explain.", no_args_is_help=True)
 
-LEAST_NOISE, MOST_NOISE, LEAST_RATE = 0.01, 1e6, 1e-9
+MIN_NOISE, MAX_NOISE, MIN_RATE = 0.01, 1e6, 1e-9
 """What the accountants are meant for: outside, they would take minutes and more memory than there is."""
 
 _Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
@@ -53,7 +53,7 @@ def account(
     if json:
         print_json(content)
         return
-    from gswgan.training.publish import cost_from_statement
+    from gswgan.run.publish import cost_from_statement
 
     cost = cost_from_statement(content)
     if content.get("void"):
@@ -82,9 +82,9 @@ def calibrate(
     json: _Json = False,
 ) -> None:
     """The smallest noise multiplier for a target; accounting it back never gives more than the target."""
+    from gswgan.plan.settings import check_delta, check_epsilon
     from gswgan.privacy import Accountant
     from gswgan.privacy.calibration import calibrate as smallest_noise
-    from gswgan.training.settings import check_delta, check_epsilon
 
     _check(rate, steps, neighbours, sampling)
     multiplier = smallest_noise(
@@ -105,21 +105,21 @@ def calibrate(
 def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")]) -> None:
     """What the guarantee of a run means in plain words, what it covers and what not."""
     from gswgan.cli.explain import explanation
-    from gswgan.training.run_folder import find_release
+    from gswgan.run.folder import find_release
 
     console.print(explanation(find_release(run).plan(), _account_run(run)))
 
 
 def _check(rate: float, steps: int, neighbours: str, sampling: str) -> None:
     """The options of account and calibrate, by the names that the user gave them."""
-    from gswgan.training.settings import MOST_STEPS, check_whole
+    from gswgan.plan.settings import MAX_STEPS, check_whole
 
-    if not LEAST_RATE <= rate <= 1:
+    if not MIN_RATE <= rate <= 1:
         raise PrivacyError(
-            "rate", rate, f"a number above 0 (at least {LEAST_RATE:g}), at most 1",
+            "rate", rate, f"a number above 0 (at least {MIN_RATE:g}), at most 1",
             "It is the probability that a contributor takes part: pass --rate 0.1, for example.",
         )  # fmt: skip
-    check_whole("steps", steps, 1, MOST_STEPS)
+    check_whole("steps", steps, 1, MAX_STEPS)
     if neighbours not in ("replace-one", "zeroed"):
         raise PrivacyError("neighbours", neighbours, "replace-one or zeroed", "Leave --neighbours out for replace-one.")
     if sampling not in ("poisson", "all", "one"):
@@ -149,14 +149,14 @@ def _event(multiplier: float, rate: float, steps: int, neighbours: str, sampling
 def _account_noise(
     multiplier: float, rate: float, steps: int, delta: float, neighbours: str, sampling: str
 ) -> dict[str, Any]:
+    from gswgan.plan.settings import check_delta
     from gswgan.privacy import Accountant
-    from gswgan.training.settings import check_delta
 
     _check(rate, steps, neighbours, sampling)
     check_delta(delta)
-    if not LEAST_NOISE <= multiplier <= MOST_NOISE:
+    if not MIN_NOISE <= multiplier <= MAX_NOISE:
         raise PrivacyError(
-            "noise multiplier", multiplier, f"a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",
+            "noise multiplier", multiplier, f"a number from {MIN_NOISE:g} to {MAX_NOISE:g}",
             "Pass --noise-multiplier 1, for example.",
         )  # fmt: skip
     event, accountant = _event(multiplier, rate, steps, neighbours, sampling), Accountant(neighbours)
@@ -176,8 +176,8 @@ def _account_noise(
 
 def _account_run(run: Path) -> dict[str, Any]:
     """What the ledger costs; a privacy.json that states less is refused."""
-    from gswgan.training.publish import cost_of_ledger, privacy_statement
-    from gswgan.training.run_folder import find_release, read_json
+    from gswgan.run.folder import find_release, read_json
+    from gswgan.run.publish import cost_of_ledger, privacy_statement
 
     folder = find_release(run)
     if not folder.privacy.exists():
@@ -203,11 +203,11 @@ def _account_run(run: Path) -> dict[str, Any]:
 
 
 def _account_preset(method: str, preset: str | None, records: int, delta: float | None) -> dict[str, Any]:
+    from gswgan.methods.gs_wgan_plan import load_preset
+    from gswgan.plan.make import guarantee, make_draft
+    from gswgan.plan.plan import Facts
+    from gswgan.plan.settings import check_whole, default_delta, to_plain
     from gswgan.privacy.events import in_words
-    from gswgan.training.gs_wgan_plan import load_preset
-    from gswgan.training.plan import Facts
-    from gswgan.training.planner import guarantee, make_draft
-    from gswgan.training.settings import check_whole, default_delta, to_plain
 
     records = check_whole("records", records, 2, 2**40)
     facts = Facts(data="any", records=records, persons=None, classes=10, class_names=tuple("0123456789"),

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.critics.learners import EnsembleSettings
-from gswgan.critics.ranks import Ranks, Summand, obey, ours
-from gswgan.critics.started import StartedSettings
+from gswgan.api import pick_device
+from gswgan.critics.ensemble.distributed import PartialSum, Ranks, ours, worker_loop
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError
+from gswgan.methods.gs_wgan import ensemble_part
+from gswgan.methods.method import RunContext
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
-from gswgan.synthesizer import pick_device
-from gswgan.training.gs_wgan import ensemble_part
-from gswgan.training.method import Tools
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
 
 
 def run_in_ranks(app: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
     ranks = ours()
     if ranks is not None and where is not None:
         ranks.where = where
-    if ranks is not None and not isinstance(plan.critic, EnsembleSettings | StartedSettings):
+    if ranks is not None and not isinstance(plan.critic, EnsembleSettings | KernelThenEnsembleSettings):
         raise PlanError(
             "ranks", ranks.world, "one process: only an ensemble of critics can be spread",
             "Leave torchrun out, or use --preset ensemble.",
@@ -61,12 +61,12 @@ def hold(ranks: Ranks) -> None:
     data = load_data(**order["where"])
     secret = folder.secret(plan)
     folder.bind_data(data, secret)
-    tools = Tools(
+    context = RunContext(
         folder=folder, plan=plan, public=Streams.public(plan.seed), secret=secret, device=device,
         note=lambda text: None, stopped=lambda: False, ranks=ranks,
     )  # fmt: skip
     settings, privacy = plan.critic, plan.privacy
-    settings = settings.ensemble if isinstance(settings, StartedSettings) else settings
+    settings = settings.ensemble if isinstance(settings, KernelThenEnsembleSettings) else settings
     assert privacy is not None
-    part = ensemble_part(settings, plan, tools, Summand(ranks, device, privacy.contribution, privacy.event))
-    obey(ranks, part, data, device)
+    part = ensemble_part(settings, plan, context, PartialSum(ranks, device, privacy.contribution, privacy.event))
+    worker_loop(ranks, part, data, device)

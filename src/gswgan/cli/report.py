@@ -32,7 +32,7 @@ def report(
     from gswgan.report.page import comparison_page, private_page, public_page
     from gswgan.report.private import read_private
     from gswgan.report.release import read_release
-    from gswgan.training.run_folder import find_release
+    from gswgan.run.folder import find_release
 
     folders = [find_release(run) for run in runs]
     if len({folder.release.resolve() for folder in folders}) < len(runs):

@@ -13,17 +13,17 @@ from gswgan.cli.console import Move, console, progress_bar
 if TYPE_CHECKING:
     import torch
 
-    from gswgan.critics.one_pass import Workers
+    from gswgan.critics.kernel.streaming import Workers
     from gswgan.data import ImageData, ImageStream
-    from gswgan.training.plan import Plan
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.plan.plan import Plan
+    from gswgan.run.folder import RunFolder
 
 
-def spare_threads(image_size: int, device: torch.device) -> None:
+def limit_threads(image_size: int, device: torch.device) -> None:
     """One thread for the tiniest images: they gain little from more, and are far slower on a busy machine."""
     import torch
 
-    from gswgan.training.defaults import TINY
+    from gswgan.plan.defaults import TINY
 
     if image_size <= TINY and device.type == "cpu":
         torch.set_num_threads(1)
@@ -40,7 +40,7 @@ def progress_of(plan: Plan) -> AbstractContextManager[Move]:
     return progress_bar(plan.training.steps, spent)
 
 
-def run_in_sight(
+def run_with_progress(
     folder: RunFolder,
     images: ImageData | ImageStream | None,
     device: str,
@@ -48,14 +48,14 @@ def run_in_sight(
     where: dict[str, Any] | None = None,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
+    from gswgan.api import pick_device
     from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
     from gswgan.cli.ranks import ranks_of
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.centralized import run
+    from gswgan.run.loop import run
 
     plan, place = folder.plan(), pick_device(device)
-    spare_threads(plan.facts.image_size, place)
+    limit_threads(plan.facts.image_size, place)
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
@@ -73,11 +73,11 @@ def run_in_sight(
 
 def show_private_score(folder: RunFolder) -> None:
     """What real held-out data says of the generator: not for release."""
+    from gswgan.api import load
     from gswgan.cli.real_data import EVERYBODY, load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
-    from gswgan.synthesizer import load
-    from gswgan.training.run_folder import read_json
+    from gswgan.run.folder import read_json
 
     if folder.left_out.exists():
         told = read_json(folder.left_out, "left_out.json")

@@ -24,7 +24,7 @@ def sample(
     """Draw images into an .npz with `images` (uint8) and `labels`. Costs no privacy, however many."""
     import numpy as np
 
-    from gswgan.synthesizer import load
+    from gswgan.api import load
 
     if out.suffix != ".npz":
         raise RunError("out", str(out), "a name that ends in .npz", "For PNG or CSV: gswgan export.")

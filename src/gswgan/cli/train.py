@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gswgan.cli.console import console
-from gswgan.cli.running import run_in_sight, show_private_score
+from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.errors import PlanError, RunError, printable
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData, ImageStream
-    from gswgan.training.plan import Plan
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.plan.plan import Plan
+    from gswgan.run.folder import RunFolder
 
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 
@@ -60,9 +60,9 @@ def train(
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta",
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
-    book: Annotated[Path | None, typer.Option(
-        help="Enter the run into this privacy book before it releases anything; refused if all runs in it together "
-        "would go beyond its budget. Make one: gswgan book FILE --epsilon 10 --delta 1e-5.",
+    budget: Annotated[Path | None, typer.Option(
+        help="Enter the run into this budget file before it releases anything; refused if all runs in it together "
+        "would go beyond its budget. Make one: gswgan budget FILE --epsilon 10 --delta 1e-5.",
         rich_help_panel=_GUARANTEE)] = None,
     method: Annotated[str | None, typer.Option(
         help="gswgan (the default), or a baseline: dp-merf, dp-merf-ae, dp-sgd-gan, g-pate, pate-gan, "
@@ -113,13 +113,13 @@ def train(
     Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
-    from gswgan.critics.kernel import KernelSettings
-    from gswgan.critics.one_pass import check_workers
-    from gswgan.synthesizer import pick_device
-    from gswgan.training.plan import Facts, Plan
-    from gswgan.training.planner import check_large_delta, doubts, make_plan
-    from gswgan.training.publish import check_stated
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.api import pick_device
+    from gswgan.critics.kernel.features import KernelSettings
+    from gswgan.critics.kernel.streaming import check_workers
+    from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
+    from gswgan.plan.plan import Facts, Plan
+    from gswgan.run.folder import RunFolder
+    from gswgan.run.publish import check_stated
 
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
@@ -130,7 +130,7 @@ def train(
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
         fixed |= {
-            "--book": book,
+            "--budget": budget,
             "--dry-run": dry_run or None,
             "--save-plan": save_plan,
             "--out": out if resume else None,
@@ -153,7 +153,7 @@ def train(
     kind = device if planning and device.partition(":")[0] == "cuda" else pick_device(device).type
     if source is not None:
         folder = _retrain(source, out, steps, kind, seed or 0)
-        run_in_sight(folder, None, device)
+        run_with_progress(folder, None, device)
         return
 
     from gswgan.cli.real_data import load_data, open_data
@@ -171,7 +171,7 @@ def train(
         if not folder.model.is_file():
             raise RunError("resume", str(resume), "the folder of a run that was stopped", "Check the path (--resume).")
         if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
-            run_in_sight(folder, None, device)
+            run_with_progress(folder, None, device)
             return
         where = folder.remembered_source() if data is None else where
     images = open_data(**where)
@@ -189,12 +189,12 @@ def train(
     if resume is None:
         check_large_delta(plan, allowed=allow_large_delta)
         check_stated(plan)
-        for doubt in doubts(plan, images):
+        for doubt in plan_warnings(plan, images):
             print(f"warning: {printable(doubt)}", file=sys.stderr)
-        if book is not None:
-            from gswgan.training.book import Book
+        if budget is not None:
+            from gswgan.run.budget import Budget
 
-            console.print(f"book:      {Book(book).check(plan)}")
+            console.print(f"budget:      {Budget(budget).check(plan)}")
         if save_plan is not None:
             plan.save(save_plan)
             console.print(f"plan saved: {save_plan}")
@@ -208,15 +208,15 @@ def train(
         if planning:
             return
         kind = plan.preset if plan.method == "gswgan" else plan.method
-        folder = _create(out or _free(Path("runs") / f"{_local_name(where['spec'])}-{kind}"), plan, where, book)
-    run_in_sight(folder, images, device, readers, where)
+        folder = _create(out or _free(Path("runs") / f"{_local_name(where['spec'])}-{kind}"), plan, where, budget)
+    run_with_progress(folder, images, device, readers, where)
     if show_private:
         show_private_score(folder)
 
 
 def _check_out(out: Path, *, given: bool) -> None:
     """Refuse what cannot be written, or must not be written over, before any work is done."""
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.run.folder import RunFolder
 
     if given and not RunFolder(out).is_vacant():
         raise RunError("out", str(out), "a folder that does not exist yet", "Choose another --out, or --resume it.")
@@ -225,13 +225,13 @@ def _check_out(out: Path, *, given: bool) -> None:
         raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
 
 
-def _create(root: Path, plan: Plan, where: dict[str, Any], book: Path | None) -> RunFolder:
+def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) -> RunFolder:
     """The run folder; where it cannot be made, the folders above it that were new go again as well."""
-    from gswgan.training.run_folder import RunFolder
+    from gswgan.run.folder import RunFolder
 
     new = [path for path in root.absolute().parents if not path.exists()]
     try:
-        return RunFolder.create(root, plan, source=where, book=book)
+        return RunFolder.create(root, plan, source=where, budget=budget)
     except RunError:
         for path in new:
             with contextlib.suppress(OSError):
@@ -240,10 +240,10 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], book: Path | None) ->
 
 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
-    from gswgan.critics.kernel import KernelSettings
+    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.data import ImageData
     from gswgan.data.partition import check_everybody, check_own_names
-    from gswgan.training.plan import Facts
+    from gswgan.plan.plan import Facts
 
     facts = Facts.of(images)
     for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
@@ -257,8 +257,8 @@ def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
 
 
 def _retrain(source: Path, out: Path | None, steps: int | None, device: str, seed: int) -> RunFolder:
-    from gswgan.training.retrain import retrain
-    from gswgan.training.run_folder import find_release
+    from gswgan.run.folder import find_release
+    from gswgan.run.retrain import retrain
 
     root = find_release(source.resolve()).release.parent
     return retrain(source, out or _free(root.with_name(root.name + "-again")), steps=steps, device=device, seed=seed)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from gswgan.captured import Captured
-from gswgan.critics.kernel import products
+from gswgan.critics.kernel.features import products
 from gswgan.errors import PlanError, PrivacyError
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants

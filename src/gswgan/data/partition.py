@@ -90,7 +90,7 @@ def check_own_names(repeated: Sequence[str]) -> None:
             "data", f"{len(repeated)} file names in several class folders ({named})",
             "a name of its own for each file: by its name a record has its place, whatever its class is",
             "Rename the files once, say to CLASS-NAME.png, and keep these names if a class is corrected later. Or use "
-            "the kernel critic (--preset default), by record: it needs no order.",
+            "the kernel critic (--preset kernel), by record: it needs no order.",
         )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def check_everybody(persons: np.ndarray, number: int | None = None) -> int:
     if ids[0] != 0 or ids[-1] != len(ids) - 1 or number not in (None, len(ids)):
         raise DataError(
             "persons", "a listed person without records", "records of every person from 0 to P-1, to make shards of",
-            "Use the kernel critic (--preset default), which needs no shards.",
+            "Use the kernel critic (--preset kernel), which needs no shards.",
         )  # fmt: skip
     return len(ids)
 

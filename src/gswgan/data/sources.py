@@ -11,11 +11,11 @@ import numpy as np
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
+from gswgan.data.files import find_shards
 from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
 from gswgan.data.partition import check_own_names
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
-from gswgan.data.shards import find_shards
 from gswgan.data.stream import read_shards
 from gswgan.errors import DataError, short
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from gswgan.data.dataset import ImageData, make_image_data
+from gswgan.data.files import Part, Raw, Shards, find_shards, read_batches, to_picture
 from gswgan.data.image_folder import check_channels, stack_pictures
 from gswgan.data.readers import check_claim
 from gswgan.data.resize import fit_square
-from gswgan.data.shards import Part, Raw, Shards, find_shards, read_batches, to_picture
 from gswgan.errors import DataError
 
 HEAD = 100

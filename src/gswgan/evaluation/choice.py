@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gswgan.data import ImageData, keep_clients
 from gswgan.errors import DataError
-from gswgan.evaluation.judge import Judge
+from gswgan.evaluation.reference_classifier import Judge
 
 
 def choose_clients(

@@ -19,7 +19,7 @@ from gswgan.data import ImageData, clients
 from gswgan.data.clients import Judge as Accuracy
 from gswgan.data.clients import without_records
 from gswgan.errors import DataError
-from gswgan.evaluation.judge import Judge, train_judge
+from gswgan.evaluation.reference_classifier import Judge, train_judge
 
 Group = Literal["suspected", "unsuspected"]
 GROUPS: tuple[Group, Group] = ("suspected", "unsuspected")

@@ -17,9 +17,9 @@ from gswgan.evaluation.classifiers import FAST, Settings, accuracy, estimated_se
 from gswgan.evaluation.frechet import Moments, frechet_distance
 from gswgan.evaluation.inception import InceptionMissing, load_inception, reference_moments, seconds_per_image
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.judge import EPOCHS, RECIPE, Judge, reference_judge
 from gswgan.evaluation.membership import membership, nearness
 from gswgan.evaluation.precision_recall import precision_recall
+from gswgan.evaluation.reference_classifier import EPOCHS, RECIPE, Judge, reference_judge
 from gswgan.evaluation.references import Places
 from gswgan.evaluation.synthetic import stratified
 

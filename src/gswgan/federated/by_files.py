@@ -25,8 +25,8 @@ from gswgan.federated.memory import Memory
 from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, width
 from gswgan.federated.round import Round
 from gswgan.federated.trust import check_cost, check_one_round, spent, trust_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy.storage import read_file
-from gswgan.training.plan import Plan
 
 PLAN = "plan.json"
 """The plan in a run folder, for the sites."""

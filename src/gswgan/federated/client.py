@@ -3,13 +3,12 @@
     STATE/<name of the client>/client.json, log.jsonl     memory.py
                               /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
 
-The order is: plan, limits and cap are checked before the data is looked at; book, if the client keeps one (all answers
-that the plan can ask for), ledger (written ahead, within the cap), answer on the disk, key erased, answer sent. A
-client that is asked again sends the bytes it has kept. One that died before it had kept them computes them again from
-the same key and the same data, which gives the same bytes; from other data it is another answer, and counts again.
-
-What leaves is an answer or one fixed sentence. The reason for a refusal is in the client's own log: it may tell what
-was spent, and the text of an error may show records. Data that cannot be used is answered for with zeros (and the
+The order is: plan, limits and cap are checked before the data is looked at; budget, if the client keeps one (all
+answers that the plan can ask for), ledger (written ahead, within the cap), answer on the disk, key erased, answer
+sent. A client that is asked again sends the bytes it has kept. One that died before it had kept them computes them
+again from the same key and the same data, which gives the same bytes; from other data it is another answer, and counts
+again. What leaves is an answer or one fixed sentence. The reason for a refusal is in the client's own log: it may tell
+what was spent, and the text of an error may show records. Data that cannot be used is answered for with zeros (and the
 client's noise, where it adds any), so that whether there is an answer does not depend on the records.
 """
 
@@ -28,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.embedding import person_row
-from gswgan.critics.kernel import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.embedding import person_row
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, GswganError
 from gswgan.federated import critic_messages
@@ -41,15 +40,15 @@ from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, write_lo
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.records import SHAPE, no_records, of_one_person
 from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
+from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.events import BaseEvent, Event, Repeated
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, sync_folder, write_durably
-from gswgan.training.entering import enter_into
-from gswgan.training.plan import Facts, Plan
-from gswgan.training.run_folder import write_json
+from gswgan.run.budget_entry import enter_into
+from gswgan.run.folder import write_json
 
 CPU = torch.device("cpu")
 REFUSED = "this client does not answer this question"
@@ -79,16 +78,16 @@ class Client:
         cap: Cap,
         limits: Limits | None = None,
         shape: Mapping[str, object] | None = None,
-        book: Path | None = None,
+        budget: Path | None = None,
         insecure: bool = False,
     ) -> None:
         """`data`: the records, or how to read them when a plan with these facts has been accepted.
 
-        `shape`: what is stated of the data (some of SHAPE); a plan of another shape is refused. `book`: the client's
-        own privacy book, which counts its answers with whatever else is entered there. `insecure` lets it take part
+        `shape`: what is stated of the data (some of SHAPE); a plan of another shape is refused. `budget`: the client's
+        own budget file, which counts its answers with whatever else is entered there. `insecure` lets it take part
         in a run whose noise is known, which has no guarantee: for tests.
         """
-        self.name, self.trust, self._book, self._insecure = name, trust, book, insecure
+        self.name, self.trust, self._budget, self._insecure = name, trust, budget, insecure
         self._limits = limits or Limits()
         if isinstance(data, ImageData):
             found = of_one_person(data)
@@ -171,8 +170,8 @@ class Client:
                 folder.mkdir(mode=0o700)
                 sync_folder(self.home)
             secret, data, entered = self._secret(plan, folder), self._records(plan), None
-            if self._book is not None:
-                entered = enter_into(self._book, plan, data, secret, where=folder, total=_all_answers(plan))
+            if self._budget is not None:
+                entered = enter_into(self._budget, plan, data, secret, where=folder, total=_all_answers(plan))
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
         except Exception:
             if is_new:

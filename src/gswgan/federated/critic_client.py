@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.ensemble import Ensemble
-from gswgan.critics.network import CriticShape
-from gswgan.critics.warm_start import WarmStart
+from gswgan.critics.ensemble.ensemble import Ensemble
+from gswgan.critics.ensemble.network import CriticShape
+from gswgan.critics.ensemble.warm_start import WarmStart
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
 from gswgan.federated.critic_messages import Batch, pack_block
 from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
+from gswgan.plan.plan import Plan
 from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
-from gswgan.training.checkpoint import Checkpoint
-from gswgan.training.plan import Plan
+from gswgan.run.checkpoint import Checkpoint
 
 CPU = torch.device("cpu")
 ONLY = np.zeros(1, np.int64)

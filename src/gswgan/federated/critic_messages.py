@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError, short
 from gswgan.federated.messages import FAR, Fields, plan_of
 from gswgan.federated.trust import trust_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
-from gswgan.training.plan import Plan
 
 
 def pool_size(plan: Plan) -> int:

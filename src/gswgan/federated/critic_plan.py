@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from gswgan.baselines import find_method
 from gswgan.errors import PlanError
 from gswgan.federated.trust import (
     UNTRUSTED,
@@ -26,15 +25,16 @@ from gswgan.federated.trust import (
     trust_of,
     who_is_a_client,
 )
+from gswgan.methods import find_method
+from gswgan.methods.gs_wgan_plan import load_preset
+from gswgan.methods.method import PlanRequest
+from gswgan.plan.advice import BEARABLE, ensemble_noise
+from gswgan.plan.make import EPSILON, epsilon_curve, guarantee
+from gswgan.plan.plan import Draft, Facts, Plan, PrivacySettings
+from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled, calibrate
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
-from gswgan.training.advice import BEARABLE, ensemble_noise
-from gswgan.training.gs_wgan_plan import load_preset
-from gswgan.training.method import Wish
-from gswgan.training.plan import Draft, Facts, Plan, PrivacySettings
-from gswgan.training.planner import EPSILON, epsilon_curve, guarantee
-from gswgan.training.settings import MOST_STEPS, check_delta, check_epsilon, check_whole, default_delta
 
 MANY, FEWER = 256, 0.1
 """Above MANY clients only a share of FEWER takes part in a round: the noise on the mean is the same."""
@@ -73,15 +73,15 @@ def make_critic_plan(
     if rate is not None and not (0 < rate <= 1 and (central or rate == 1)):
         raise PlanError("rate", rate, "above 0, at most 1; 1 with an untrusted server, who knows whom it asks")
     delta = check_delta(given.get("delta", default_delta(clients)) if delta is None else delta)
-    rounds = given.get("releases", ROUNDS) if rounds is None else check_whole("rounds", rounds, 1, MOST_STEPS)
+    rounds = given.get("releases", ROUNDS) if rounds is None else check_whole("rounds", rounds, 1, MAX_STEPS)
     share = rate or (1.0 if clients <= MANY or not central else FEWER)
-    wish = Wish(
+    request = PlanRequest(
         facts=facts, preset=preset, delta=delta, shards=clients, steps=rounds, seed=seed, device=device,
     )  # fmt: skip
     observer, neighbours = promise(trust)
 
     def draft(noise: float) -> Draft:
-        made = recipe.draft(wish, noise)
+        made = recipe.draft(request, noise)
         assert made.privacy is not None
         privacy = dataclasses.replace(made.privacy, neighbours=neighbours, observer=observer)
         if privacy.sampling != "one":
@@ -118,11 +118,11 @@ def answer_event(plan: Plan) -> Gaussian:
 
 
 def most_spent(plan: Plan) -> float:
-    """Epsilon of a client by its own books at the most, at the plan's delta and under its relation.
+    """Epsilon of a client by its own budgets at the most, at the plan's delta and under its relation.
 
     Where everybody answers in each round it is the plan's own figure. Where a trusted server tosses secret coins, a
-    client that answered often counts more than the public is promised, since its books do not rely on the coins. Where
-    one client is drawn in each round, the guarantee averages over the draw; as the client's cap it holds
+    client that answered often counts more than the public is promised, since its own ledger does not rely on the
+    coins. Where one client is drawn in each round, the guarantee averages over the draw; as the client's cap it holds
     whomever the server asks.
     """
     assert plan.privacy is not None

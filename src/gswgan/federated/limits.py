@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 
-from gswgan.critics.embedding import CHUNK_ELEMENTS
-from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.network import KERNEL, CriticShape
+from gswgan.critics.ensemble.network import KERNEL, CriticShape
+from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError
 from gswgan.federated.critic_messages import pool_size
 from gswgan.generators import build_network
-from gswgan.training.plan import Plan
+from gswgan.plan.plan import Plan
 
 GIB, TERA = 2.0**30, 1e12
 

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from gswgan.errors import FederationError
 from gswgan.federated.trust import spent
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.storage import append_durably
-from gswgan.training.entering import Entered
-from gswgan.training.plan import Plan
-from gswgan.training.run_folder import read_json
+from gswgan.run.budget_entry import Entered
+from gswgan.run.folder import read_json
 
 LARGEST_LOG = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""
@@ -84,7 +84,7 @@ class CappedLedger(Ledger):
     """A ledger that takes no line beyond the client's cap."""
 
     def __init__(self, home: Path, path: Path, plan: Plan, entered: Entered | None = None) -> None:
-        """`entered`: into the client's book, which may refuse an answer that repeats one."""
+        """`entered`: into the client's budget, which may refuse an answer that repeats one."""
         assert plan.privacy is not None
         super().__init__(
             path, observer=plan.privacy.observer, context=plan.digest(),

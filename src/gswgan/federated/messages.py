@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gswgan.errors import FederationError, short
 from gswgan.federated.trust import check_one_round, trust_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
-from gswgan.training.plan import Plan
 
 FAR = 12.0
 """Standard deviations beyond which no honest noisy entry lies: one in 10^32 draws."""

@@ -33,12 +33,12 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Fields
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
+from gswgan.methods.method import RunContext
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.participation import expected_participants
 from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
-from gswgan.training.centralized import Note, Progress, run
-from gswgan.training.method import Tools
-from gswgan.training.run_folder import RunFolder, read_json, write_json
+from gswgan.run.folder import RunFolder, read_json, write_json
+from gswgan.run.loop import Note, Progress, run
 
 LOG = "answers.jsonl"
 
@@ -82,7 +82,7 @@ def run_rounds(
     clients = read_json(folder.rounds, "the round.json of a federated run")["clients"]
     ended = run(
         folder, None, device=device, progress=progress, note=note,
-        answerer=lambda tools: RemoteCritics(tools, clients, carrier),
+        answerer=lambda context: RemoteCritics(context, clients, carrier),
     )  # fmt: skip
     if ended:
         shutil.rmtree(folder.private / "rounds", ignore_errors=True)
@@ -104,14 +104,14 @@ class RemoteCritics:
 
     can_be_captured = False  # every answer passes the ledger
 
-    def __init__(self, tools: Tools, clients: Sequence[str], carrier: Carrier) -> None:
+    def __init__(self, context: RunContext, clients: Sequence[str], carrier: Carrier) -> None:
         """`clients`: the public list, in an order that is fixed for the run."""
-        plan = self._plan = tools.plan
+        plan = self._plan = context.plan
         assert plan.privacy is not None
-        self._tools, self._carrier, self._clients = tools, carrier, tuple(clients)
+        self._context, self._carrier, self._clients = context, carrier, tuple(clients)
         self._privacy, self._trust = plan.privacy, trust_of(plan)
-        self._mechanism = tools.mechanism(plan.privacy.contribution, plan.privacy.event)
-        self._rounds, self.log = tools.folder.private / "rounds", tools.folder.private / LOG
+        self._mechanism = context.mechanism(plan.privacy.contribution, plan.privacy.event)
+        self._rounds, self.log = context.folder.private / "rounds", context.folder.private / LOG
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
         self._is_open = False
@@ -121,7 +121,7 @@ class RemoteCritics:
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Nothing to do here: clients warm up when they are first asked."""
         self._rounds.mkdir(mode=0o700, exist_ok=True)
-        self._nodes = {node: client for client, node in known_nodes(self._tools.folder).items()}
+        self._nodes = {node: client for client, node in known_nodes(self._context.folder).items()}
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this round, and the fakes that they learn from. Nobody is asked yet."""
@@ -138,9 +138,9 @@ class RemoteCritics:
         if not kept.exists():
             write_durably(kept, self._release(fake.detach(), labels).tobytes(), mode=0o600)
             shutil.rmtree(self._place, ignore_errors=True)
-        if self._step + 1 == self._privacy.releases and not self._tools.folder.federation.exists():
-            events = [entry.event for entry in self._tools.ledger.entries]
-            write_json(self._tools.folder.federation, statement(self._plan, events))
+        if self._step + 1 == self._privacy.releases and not self._context.folder.federation.exists():
+            events = [entry.event for entry in self._context.ledger.entries]
+            write_json(self._context.folder.federation, statement(self._plan, events))
         sums = np.frombuffer(kept.read_bytes(), np.float64)
         expected = expected_participants(self._mechanism.event, len(self._clients))
         return torch.from_numpy(sums / expected).to(torch.float32).view(shape).to(fake.device)
@@ -173,14 +173,19 @@ class RemoteCritics:
             self._is_open = False
             write_json(closed, {"answers": dict(sorted(self._digests.items()))})
         self._digests = dict(read_json(closed, "closed.json")["answers"])
-        name, bound, event, tools = f"step {self._step}", self._privacy.contribution, self._privacy.event, self._tools
+        name, bound, event, context = (
+            f"step {self._step}",
+            self._privacy.contribution,
+            self._privacy.event,
+            self._context,
+        )
         width = self._plan.facts.pixels
         if self._trust == "trusted-aggregator":
             return self._mechanism.release(name, self._blocks(), slots=bound.rows, width=width).sums
         total = np.zeros((bound.rows, width), np.int64)  # noisy already: the ledger says what each client went through
         for rows, _ in self._blocks():
             total += rows.numpy()[0]
-        announce(name, total, bound, event, tools.ledger, tools.secret)
+        announce(name, total, bound, event, context.ledger, context.secret)
         return total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:

@@ -27,21 +27,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gswgan.critics.embedding import Embedding, embed_persons
+from gswgan.critics.kernel.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
+from gswgan.methods.method import RunContext
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.storage import append_durably, drop_torn_tail, locked, read_file, write_durably
-from gswgan.training.book import Book
-from gswgan.training.entering import enter
-from gswgan.training.method import Tools
-from gswgan.training.plan import Plan
-from gswgan.training.publish import check_stated
-from gswgan.training.run_folder import RunFolder, read_json, write_json
+from gswgan.run.budget import Budget
+from gswgan.run.budget_entry import enter
+from gswgan.run.folder import RunFolder, read_json, write_json
+from gswgan.run.publish import check_stated
 
-MOST_SECONDS = 30 * 24 * 3600
+MAX_SECONDS = 30 * 24 * 3600
 
 
 def create_run(
@@ -52,38 +52,38 @@ def create_run(
     *,
     source: dict[str, Any] | None = None,
     spread: dict[str, Any] | None = None,
-    book: Path | None = None,
+    budget: Path | None = None,
     unauthenticated: bool = False,
 ) -> RunFolder:
     """A new run folder with its plan, the public list of clients, and how long they have for an answer.
 
-    `source` and `spread`: where a simulation has its clients' data from. `book`: the privacy book that a trusted
+    `source` and `spread`: where a simulation has its clients' data from. `budget`: the budget file that a trusted
     aggregator enters before it asks anybody. `unauthenticated`: nodes have no keys, so that one that restarts has
     another number; a client's id may then move to a new node when its old one has gone. Otherwise it never moves.
     """
     trust_of(plan)
-    if book is not None:
-        check_book(plan, book)
+    if budget is not None:
+        check_budget(plan, budget)
     if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
         raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
-    if not 0 < seconds <= MOST_SECONDS:
-        raise PlanError("deadline", seconds, f"seconds from 1 to {MOST_SECONDS}", "Pass --deadline 3600, say.")
-    folder = RunFolder.create(root, plan, source=source, book=book)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise PlanError("deadline", seconds, f"seconds from 1 to {MAX_SECONDS}", "Pass --deadline 3600, say.")
+    folder = RunFolder.create(root, plan, source=source, budget=budget)
     fixed = not unauthenticated and source is None  # a simulation makes new nodes whenever it goes on
     write_json(folder.rounds, {"clients": sorted(clients), "seconds": seconds, "spread": spread, "fixed_nodes": fixed})
     return folder
 
 
-def check_book(plan: Plan, path: Path) -> str:
-    """What the book would say with this run; an error where there is no room for it."""
+def check_budget(plan: Plan, path: Path) -> str:
+    """What the budget would say with this run; an error where there is no room for it."""
     if trust_of(plan) == "untrusted-server":
         raise PlanError(
-            "book",
+            "budget",
             str(path),
             "the release of a trusted aggregator",
-            "Here each client has its own book, or a cap.",
+            "Here each client has its own budget, or a cap.",
         )
-    return Book(path).check(plan)
+    return Budget(path).check(plan)
 
 
 class Round:
@@ -206,25 +206,25 @@ class Round:
         self.close()
         if not self.is_released:
             with self.folder.locked():
-                tools = self._tools()
+                context = self._context()
                 if not self.folder.embedding.exists():
-                    self._embed(tools).save(self.folder.embedding)
+                    self._embed(context).save(self.folder.embedding)
                 write_json(
-                    self.folder.federation, observers(self.plan, [entry.event for entry in tools.ledger.entries])
+                    self.folder.federation, observers(self.plan, [entry.event for entry in context.ledger.entries])
                 )
         shutil.rmtree(self._answers, ignore_errors=True)
 
-    def _embed(self, tools: Tools) -> Embedding:
+    def _embed(self, context: RunContext) -> Embedding:
         plan = self.plan
         assert plan.privacy is not None
         bound, event, weight = plan.privacy.contribution, plan.privacy.event, weight_of_counts(plan)
         if trust_of(plan) == "trusted-aggregator":
-            mechanism = tools.mechanism(bound, event)
+            mechanism = context.mechanism(bound, event)
             return embed_persons(self._rows(), plan.facts.classes, plan.critic.features, mechanism, weight)
         total = np.zeros((1, width(plan)), np.int64)  # noisy already: the ledger says what each client went through
         for row, _ in self._rows():
             total += row.numpy()[0]
-        announce("embedding", total, bound, event, tools.ledger, tools.secret)
+        announce("embedding", total, bound, event, context.ledger, context.secret)
         flat = total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
         return Embedding.of_persons(flat, plan.facts.classes, sum_noise(plan.facts, plan.privacy), weight)
 
@@ -273,10 +273,10 @@ class Round:
         row = {"time": round(time.time(), 3), "client": shown, "node": str(node), "down": down, "up": up, **more}
         append_durably(self.log, json.dumps(row) + "\n", mode=0o600)
 
-    def _tools(self) -> Tools:
+    def _context(self) -> RunContext:
         check_stated(self.plan)
         secret = self.folder.secret(self.plan)
-        return Tools(
+        return RunContext(
             plan=self.plan,
             folder=self.folder,
             public=Streams.public(self.plan.seed),

@@ -16,13 +16,13 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from gswgan.critics.kernel import KernelSettings
+from gswgan.api import pick_device
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError, printable, short
 from gswgan.federated.messages import Fields
 from gswgan.federated.remote_critics import Take, known_nodes, run_rounds
 from gswgan.federated.round import Round
-from gswgan.synthesizer import pick_device
-from gswgan.training.run_folder import RunFolder, read_json
+from gswgan.run.folder import RunFolder, read_json
 
 RECORD = "gswgan"
 PATIENCE = 60.0
@@ -220,7 +220,7 @@ def _run_of(context: Context) -> RunFolder:
 
 
 def _train(held: Round) -> None:
-    from gswgan.training.centralized import run
+    from gswgan.run.loop import run
 
     if not held.folder.is_finished:
         run(held.folder, None, device=pick_device("auto"), note=print)

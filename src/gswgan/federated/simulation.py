@@ -20,7 +20,7 @@ from gswgan.federated.critic_plan import most_spent
 from gswgan.federated.limits import UNLIMITED
 from gswgan.federated.memory import Cap
 from gswgan.federated.trust import trust_of
-from gswgan.training.run_folder import RunFolder, read_json
+from gswgan.run.folder import RunFolder, read_json
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

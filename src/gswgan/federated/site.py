@@ -18,12 +18,12 @@ from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
 from gswgan.federated.records import SHAPE
 from gswgan.federated.trust import check_trust, promise
+from gswgan.plan.plan import Facts
 from gswgan.privacy import storage
-from gswgan.training.plan import Facts
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
 OTHERS = (
-    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "judge", "book", "memory", "work",
+    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "judge", "budget", "memory", "work",
     "superlink", "root-certificates", "node-key", "insecure",
 )  # fmt: skip
 
@@ -55,7 +55,7 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     """
     if missing := [name for name in NEEDED if name not in config]:
         raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
-    name, book, trust = str(config["client"]), config.get("book"), check_trust(str(config["trust"]))
+    name, budget, trust = str(config["client"]), config.get("budget"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
     cap = Cap(
         epsilon=float(config["epsilon"]),
@@ -74,7 +74,7 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
 
     return Client(
         name, read, Path(str(config["state"])), trust=trust, cap=cap, limits=limits,
-        shape=shape, book=None if book is None else Path(str(book)),
+        shape=shape, budget=None if budget is None else Path(str(budget)),
     )  # fmt: skip
 
 

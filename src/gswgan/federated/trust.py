@@ -15,23 +15,23 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
-from gswgan.baselines import find_method
-from gswgan.critics.embedding import count_weight
-from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.learners import EnsembleSettings
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel.embedding import count_weight
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PlanError
+from gswgan.methods import find_method
+from gswgan.methods.gs_wgan_plan import kernel_privacy
+from gswgan.methods.method import PlanRequest
+from gswgan.plan.advice import BEARABLE
+from gswgan.plan.defaults import gradient_noise
+from gswgan.plan.make import EPSILON, guarantee
+from gswgan.plan.plan import Facts, Plan, PrivacySettings
+from gswgan.plan.settings import check_delta, check_epsilon, default_delta
 from gswgan.privacy import Accountant, calibrate
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, tally
 from gswgan.privacy.filter import with_repeats
-from gswgan.training.advice import BEARABLE
-from gswgan.training.defaults import gradient_noise
-from gswgan.training.gs_wgan_plan import kernel_privacy
-from gswgan.training.method import Wish
-from gswgan.training.plan import Facts, Plan, PrivacySettings
-from gswgan.training.planner import EPSILON, guarantee
-from gswgan.training.publish import TOLERANCE
-from gswgan.training.settings import check_delta, check_epsilon, default_delta
+from gswgan.run.publish import TOLERANCE
 
 EXACT = "exact Gaussian (Balle and Wang 2018)"
 """How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
@@ -93,7 +93,7 @@ def check_one_round(plan: Plan) -> Plan:
     """Return a federated plan if it is the kernel critic's, which takes one round."""
     trust_of(plan)
     if not isinstance(plan.critic, KernelSettings):
-        raise PlanError("plan", plan.preset, "the kernel critic (preset default) in one round")
+        raise PlanError("plan", plan.preset, "the kernel critic (preset kernel) in one round")
     return plan
 
 
@@ -123,18 +123,18 @@ def make_federated_plan(
     """The centralized plan by person with the relation, the observer and the noise of the trust model."""
     clients = check_clients(facts)
     delta = check_delta(default_delta(clients) if delta is None else delta)
-    wish = Wish(facts=facts, preset="default", delta=delta, steps=steps, seed=seed, device=device)
+    request = PlanRequest(facts=facts, preset="kernel", delta=delta, steps=steps, seed=seed, device=device)
     observer, neighbours = promise(trust)
 
     def privacy(noise: float) -> PrivacySettings:
-        return dataclasses.replace(kernel_privacy(wish, noise), neighbours=neighbours, observer=observer)
+        return dataclasses.replace(kernel_privacy(request, noise), neighbours=neighbours, observer=observer)
 
     target = check_epsilon(EPSILON if epsilon is None else epsilon)
     noise = calibrate(
         lambda noise: privacy(noise).total(), epsilon=target, delta=delta, accountant=Accountant(neighbours)
     )
     settings = privacy(noise)
-    draft = find_method("gswgan").draft(wish, noise * sum_noise(facts, settings) / settings.noise_std)
+    draft = find_method("gswgan").draft(request, noise * sum_noise(facts, settings) / settings.noise_std)
     draft = dataclasses.replace(draft, privacy=settings)
     return Plan(
         **vars(draft),
@@ -205,7 +205,7 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
 def check_cost(plan: Plan) -> float:
     """Epsilon of all answers to a plan that everybody answers, by the closed form; one that states less is refused.
 
-    Of a plan with sampled clients it is the stated figure. A client does not rely on it: its own books and its cap
+    Of a plan with sampled clients it is the stated figure. A client does not rely on it: its own budgets and its cap
     count every answer without the sampling.
     """
     privacy, stated = plan.privacy, plan.guarantee

@@ -21,7 +21,7 @@ from gswgan.generators.resnet import ResNetGenerator
 
 __all__ = ["GeneratorSettings", "build_network", "network_shapes"]
 
-MOST_WEIGHTS = 2**28
+MAX_WEIGHTS = 2**28
 """Of a generator: 1 GiB, a hundred times the largest of the presets. A plan from elsewhere may ask for any."""
 
 
@@ -37,7 +37,7 @@ class GeneratorSettings:
 
 
 def build_network(settings: GeneratorSettings, *, classes: int, channels: int, image_size: int) -> nn.Module:
-    """An untrained network for images of this shape; refused where it would be larger than MOST_WEIGHTS."""
+    """An untrained network for images of this shape; refused where it would be larger than MAX_WEIGHTS."""
     network_shapes(settings, classes=classes, channels=channels, image_size=image_size)
     return _make(settings, classes, channels, image_size)
 
@@ -49,10 +49,10 @@ def network_shapes(
     with torch.device("meta"):
         state = _make(settings, classes, channels, image_size).state_dict()
     weights = sum(value.numel() for value in state.values())
-    if weights > MOST_WEIGHTS:
+    if weights > MAX_WEIGHTS:
         raise PlanError(
             "generator", f"{settings.architecture} of width {settings.width}: {weights} weights",
-            f"at most {MOST_WEIGHTS} weights", "Plan with a smaller width.",
+            f"at most {MAX_WEIGHTS} weights", "Plan with a smaller width.",
         )  # fmt: skip
     return {name: (value.shape, value.dtype) for name, value in state.items()}
 

@@ -11,14 +11,14 @@ from gswgan.generators.denoiser import DATA_STD, PLAIN, Denoiser, Operations, sc
 EVALUATIONS = 10
 """Of the denoiser, for each image."""
 
-MOST_NOISE, LEAST_NOISE, BEND = 20.0, 0.02, 7.0
+MAX_NOISE, MIN_NOISE, BEND = 20.0, 0.02, 7.0
 """Of the noise levels passed through (Karras et al. 2022, equation 5)."""
 
 
 def noise_levels(evaluations: int) -> Tensor:
-    """From MOST_NOISE down to LEAST_NOISE, denser towards the end; [evaluations], in float64."""
+    """From MAX_NOISE down to MIN_NOISE, denser towards the end; [evaluations], in float64."""
     place = torch.linspace(0, 1, evaluations, dtype=torch.float64)
-    first, last = MOST_NOISE ** (1 / BEND), LEAST_NOISE ** (1 / BEND)
+    first, last = MAX_NOISE ** (1 / BEND), MIN_NOISE ** (1 / BEND)
     return (first + place * (last - first)) ** BEND
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gswgan.captured import Captured
 from gswgan.generators import GeneratorSettings, build_network
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.privacy import Streams
 

@@ -14,7 +14,7 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.latent import latent_codes
 
 BATCH = 500
-MOST_ACTIVATIONS = 2**29
+MAX_ACTIVATIONS = 2**29
 """Numbers in one layer's answer to a batch: 2 GiB. Only networks wider than any preset's get smaller batches."""
 
 LARGEST_SIDE = 72
@@ -32,7 +32,7 @@ def draw_images(
     device = next(network.parameters()).device
     parts = []
     maps = settings.width * (1 if settings.architecture == "mlp" else LARGEST_SIDE**2)
-    size = max(1, min(BATCH, MOST_ACTIVATIONS // maps))
+    size = max(1, min(BATCH, MAX_ACTIVATIONS // maps))
     for start in range(0, len(labels), size):
         wanted = torch.from_numpy(labels[start : start + size].astype(np.int64)).to(device)
         codes = latent_codes(len(wanted), settings.latent, settings.latent_kind, rng).to(device)

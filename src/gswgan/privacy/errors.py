@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """The text with control characters, which a terminal would obey, written as escapes: names may be anybody's."""
+    """The text with control characters, which a terminal would act on, written as escapes. Names may be anybody's."""
     if text.isprintable():
         return text
     return "".join(

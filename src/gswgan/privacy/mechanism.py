@@ -37,7 +37,7 @@ GRID_BITS = 26
 MARGIN = 2.0**-36
 """By how much a row is shortened for each 2 x 10^5 coordinates: makes up for the rounding of a float64 norm."""
 
-MOST_NOISE = 2.0**20
+MAX_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
 PIECE = 2**17
@@ -184,8 +184,8 @@ class GaussianMechanism:
                 gaussian.sensitivity,
                 f"at least {needed} for {contribution} ({gaussian.neighbours})",
             )
-        if gaussian.noise_std > MOST_NOISE * contribution.clip_norm:
-            raise PrivacyError("noise_std", gaussian.noise_std, f"at most {MOST_NOISE:.0f} times clip_norm")
+        if gaussian.noise_std > MAX_NOISE * contribution.clip_norm:
+            raise PrivacyError("noise_std", gaussian.noise_std, f"at most {MAX_NOISE:.0f} times clip_norm")
         check_key(ledger, streams)
         self.contribution, self.event, self.ledger = contribution, event, ledger
         self.noise_std = gaussian.noise_std

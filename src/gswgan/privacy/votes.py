@@ -19,7 +19,7 @@ from torch import Tensor
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.events import Gaussian, Laplace
 from gswgan.privacy.ledger import Ledger
-from gswgan.privacy.mechanism import GRID_BITS, MOST_NOISE, announce, check_key
+from gswgan.privacy.mechanism import GRID_BITS, MAX_NOISE, announce, check_key
 from gswgan.privacy.randomness import Streams
 
 
@@ -70,8 +70,8 @@ class VoteMechanism:
         if not enough:
             raise PrivacyError("sensitivity", event, f"{ballot.moved} values that each move by 1, for {ballot}")
         self.noise = event.noise_std if isinstance(event, Gaussian) else event.scale
-        if self.noise > MOST_NOISE:
-            raise PrivacyError("noise", self.noise, f"at most {MOST_NOISE:.0f} votes")
+        if self.noise > MAX_NOISE:
+            raise PrivacyError("noise", self.noise, f"at most {MAX_NOISE:.0f} votes")
         check_key(ledger, streams)
         self.ballot, self.event, self.ledger = ballot, event, ledger
         self._streams = streams

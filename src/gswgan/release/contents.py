@@ -17,15 +17,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from gswgan.critics.embedding import Embedding
+from gswgan.critics.kernel.embedding import Embedding
 from gswgan.generators import build_network
 from gswgan.generators.sampling import PIXELS_AT, png_bytes
+from gswgan.plan.plan import Plan
 from gswgan.release.embedding import Shapes, expected_embedding
 from gswgan.release.files import plain_size, read_plain
 from gswgan.release.finding import Finding
-from gswgan.training.plan import Plan
-from gswgan.training.publish import card, draw_picture
-from gswgan.training.run_folder import RunFolder
+from gswgan.run.folder import RunFolder
+from gswgan.run.publish import card, draw_picture
 
 LEVEL_SLACK = 1e-6
 """Of 256 levels: between two machines that compute a pixel in double precision, before it is rounded."""

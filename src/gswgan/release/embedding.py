@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gswgan.baselines.dp_merf_ae import EmbeddingSettings
-from gswgan.critics.embedding import Embedding
-from gswgan.critics.kernel import KernelSettings
-from gswgan.critics.started import KernelStart, StartedSettings
+from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.features import KernelSettings
+from gswgan.critics.kernel_then_ensemble import KernelStart, KernelThenEnsembleSettings
 from gswgan.federated.trust import sum_noise, weight_of_counts
+from gswgan.methods.dp_merf_ae import EmbeddingSettings
+from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Plan
 
 TAIL = 17.0
 """No draw of the noise is further out, in standard deviations: its tail probability has 192 bits."""
@@ -79,5 +79,5 @@ def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
         noise=(noise, noise / weight if weight else 0.0),
         most=(facts.persons if by_person and facts.persons else facts.records) * clip + TAIL * noise * math.sqrt(draws),
         records=facts.records,
-        names_classes=not isinstance(critic, StartedSettings),
+        names_classes=not isinstance(critic, KernelThenEnsembleSettings),
     )

@@ -21,7 +21,7 @@ PAGE = "report.html"
 
 Nothing but these four kinds is ever packed: what is not on these lists may hold anything."""
 
-MOST_BYTES = {
+MAX_BYTES = {
     MANIFEST: 2**16,
     "privacy.json": 2**18,
     "federation.json": 2**18,
@@ -35,7 +35,7 @@ MOST_BYTES = {
 }
 """Whatever the plan says. Where it says more, the stage that reads the file compares its size first."""
 
-MOST_LINE = 2**11
+MAX_LINE = 2**11
 """Bytes in a line of a ledger."""
 
 
@@ -55,7 +55,7 @@ def plain_size(path: Path) -> int | None:
 
 def read_plain(path: Path, most: int | None = None) -> bytes:
     """The content of a plain file of at most so many bytes (without a number: those of its kind)."""
-    return read_file(path, MOST_BYTES[path.name] if most is None else most)
+    return read_file(path, MAX_BYTES[path.name] if most is None else most)
 
 
 def checksum(path: Path) -> str:

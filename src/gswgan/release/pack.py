@@ -12,7 +12,7 @@ from gswgan.errors import PrivacyError, RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.storage import sync_folder, write_durably
 from gswgan.release.files import ALWAYS, MANIFEST, PAGE, SOMETIMES, checksum, plain_size, read_plain
-from gswgan.training.run_folder import find_release, write_json
+from gswgan.run.folder import find_release, write_json
 
 
 def pack(run: Path, out: Path) -> list[str]:

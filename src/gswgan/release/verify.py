@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswgan.critics.kernel import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import GswganError, RunError, short
 from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
+from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import tally, to_json, unsampled
 from gswgan.privacy.filter import epsilon_with_repeats
@@ -33,8 +34,8 @@ from gswgan.release.embedding import expected_embedding
 from gswgan.release.files import (
     ALWAYS,
     MANIFEST,
-    MOST_BYTES,
-    MOST_LINE,
+    MAX_BYTES,
+    MAX_LINE,
     PAGE,
     SOMETIMES,
     checksum,
@@ -43,9 +44,8 @@ from gswgan.release.files import (
 )
 from gswgan.release.finding import Finding
 from gswgan.release.pack import can_make_page, page_of
-from gswgan.training.plan import Plan
-from gswgan.training.publish import TOLERANCE, not_recomputed, privacy_statement
-from gswgan.training.run_folder import RunFolder, find_release
+from gswgan.run.folder import RunFolder, find_release
+from gswgan.run.publish import TOLERANCE, not_recomputed, privacy_statement
 
 UNSEEN = (
     "whether noise was added at all: an embedding or weights made of exact sums look like any other;",
@@ -85,7 +85,7 @@ def verify(path: Path, digest: str | None = None) -> Verdict:
         raise RunError("folder", str(path), f"a release with its {MANIFEST}", "`gswgan release RUN` packs one.")
     if importlib.util.find_spec("dp_accounting") is None:
         raise RunError("dp-accounting", None, "an accountant to compute epsilon with", "pip install dp-accounting")
-    look = _Look(path, digest)
+    look = _Verifier(path, digest)
     stages: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         (MANIFEST, look.files), ("model.json", look.the_plan), ("ledger.jsonl", look.the_ledger),
         (MANIFEST, look.the_digest), ("privacy.json", look.the_guarantee), ("release", look.contents),
@@ -103,7 +103,7 @@ def verify(path: Path, digest: str | None = None) -> Verdict:
     )  # fmt: skip
 
 
-class _Look:
+class _Verifier:
     """One look at a release. Each stage may use what the stages before it have found to be sound."""
 
     def __init__(self, path: Path, expected: str | None) -> None:
@@ -124,10 +124,10 @@ class _Look:
             size = plain_size(self.path / name)
             if size is None:
                 yield Finding(where=name, what="is not a plain file", means=_smuggled("It may lead anywhere"))
-            elif name not in MOST_BYTES:
+            elif name not in MAX_BYTES:
                 yield Finding(where=name, what="is no file of a release", means=_smuggled("It may hold anything"))
-            elif size > MOST_BYTES[name]:
-                what = f"has {size:,} bytes, where no release has more than {MOST_BYTES[name]:,}"
+            elif size > MAX_BYTES[name]:
+                what = f"has {size:,} bytes, where no release has more than {MAX_BYTES[name]:,}"
                 yield Finding(where=name, what=what, means=_smuggled("It may hold anything"))
             else:
                 found.add(name)
@@ -171,7 +171,7 @@ class _Look:
         """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
         where, plan = "ledger.jsonl", self.plan
         lines = 100 + 2 * sum(plan.releases().values())  # room for releases that were repeated after a stop
-        text = read_plain(self.folder.ledger, lines * MOST_LINE)
+        text = read_plain(self.folder.ledger, lines * MAX_LINE)
         header, self.entries, self.head = read_ledger(self.folder.ledger)
         rows = [json.loads(line) for line in text.decode().split("\n")[:-1]]
         forms = {event: to_json(event) for known in plan.releases() for event in (known, unsampled(known))}

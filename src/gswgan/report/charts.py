@@ -7,12 +7,12 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 
-from gswgan.critics.embedding import RARE, Embedding
+from gswgan.critics.kernel.embedding import RARE, Embedding
 from gswgan.report.figures import BLUE, INK, LINE, MUTED, ORANGE, Figure, draw
 from gswgan.report.release import STRIP, Release
 from gswgan.report.words import figure, plural
 
-MOST_BARS = 30
+MAX_BARS = 30
 """Classes in a chart; a table has them all."""
 
 
@@ -47,7 +47,7 @@ def noise_norm(embedding: Embedding) -> float:
 
 def signal_chart(release: Release) -> Figure:
     """Bars by class: what was released against a line for its noise; the same for the counts."""
-    embedding, rows = release.embedding, signal_rows(release)[:MOST_BARS]
+    embedding, rows = release.embedding, signal_rows(release)[:MAX_BARS]
     assert embedding is not None
     noise, count_noise = noise_norm(embedding), embedding.count_noise_std
     names = [shorten(str(row["name"])) for row in rows]

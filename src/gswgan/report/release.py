@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.critics.embedding import Embedding
-from gswgan.critics.kernel import KernelSettings
+from gswgan.api import load
+from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
 from gswgan.privacy.events import tally
 from gswgan.privacy.filter import with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
-from gswgan.synthesizer import load
-from gswgan.training.plan import Plan
-from gswgan.training.publish import cost_from_statement, cost_of_ledger
-from gswgan.training.run_folder import RunFolder, find_release, read_json
+from gswgan.run.folder import RunFolder, find_release, read_json
+from gswgan.run.publish import cost_from_statement, cost_of_ledger
 
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 """Classes with samples on the page."""
 
 STRIP = 8
@@ -125,6 +125,6 @@ def _draw(folder: RunFolder, plan: Plan) -> tuple[list[int], dict[int, np.ndarra
     kept: list[int] = read_json(folder.model, "model.json")["labels"]
     count = STRIP if plan.facts.pixels > 2000 else 2 * STRIP
     count = 8 * STRIP if plan.facts.classes == 1 else count
-    labels = np.repeat(np.array(kept[:MOST_CLASSES]), count)
+    labels = np.repeat(np.array(kept[:MAX_CLASSES]), count)
     images, _ = model.sample(len(labels), labels, seed=0)
-    return kept, dict(zip(kept[:MOST_CLASSES], np.split(images, len(labels) // count)))
+    return kept, dict(zip(kept[:MAX_CLASSES], np.split(images, len(labels) // count)))

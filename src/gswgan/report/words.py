@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from gswgan.plan.plan import INVENTED
 from gswgan.privacy import DrawnOne, Sampled
 from gswgan.privacy.events import BaseEvent, in_words
 from gswgan.report.release import Release
-from gswgan.training.plan import INVENTED
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 

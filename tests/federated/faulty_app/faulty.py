@@ -15,8 +15,8 @@ from gswgan.federated.client import Client
 from gswgan.federated.client_app import make_app
 from gswgan.federated.messages import width
 from gswgan.federated.site import client_of
+from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Plan
 
 SENDS = {
     "nan": lambda size, honest: np.full(size, np.nan, np.float32).tobytes(),

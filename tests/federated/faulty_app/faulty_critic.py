@@ -19,8 +19,8 @@ import numpy as np
 from gswgan.federated.client import Client
 from gswgan.federated.critic_client import CriticAtClient
 from gswgan.federated.critic_messages import Batch
+from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.training.plan import Plan
 
 SENDS: dict[str, Callable[[int, bytes], bytes]] = {
     "nan": lambda size, honest: np.full(size, np.nan, np.float32).tobytes(),

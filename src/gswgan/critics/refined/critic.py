@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.captured import Captured
 from gswgan.critics.dp_sgd import RecordGradients
-from gswgan.critics.kernel_critic import KernelCritic
+from gswgan.critics.kernel.critic import KernelCritic
+from gswgan.critics.kernel_then_ensemble import KernelStart
 from gswgan.critics.refined.gradients import Gradients
-from gswgan.critics.started import KernelStart
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
 from gswgan.generators import GeneratorSettings
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import GaussianMechanism, Streams

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gswgan.captured import Captured
 from gswgan.critics.refined.draws import noise_levels, normal_noise
 from gswgan.critics.refined.operations import ByRecord
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
 
 GROUP = 16

@@ -40,7 +40,7 @@ class _Convolve(torch.autograd.Function):
         ctx.shape = images.shape[1], kernel, stride, kernel // 2
         ctx.save_for_backward(images, weight)
         if images.is_cuda:
-            from gswgan.critics import gpu_convolution
+            from gswgan.critics.ensemble import gpu_convolution
 
             return gpu_convolution.multiply(images[None], weight[:1], None, ctx.shape)[0]
         return PLAIN.convolve(images, weight[0], kernel, stride)
@@ -51,7 +51,7 @@ class _Convolve(torch.autograd.Function):
         (gradient,), wanted = gradients, ctx.needs_input_grad[0]
         records = (len(weight), -1)
         if gradient.is_cuda:
-            from gswgan.critics import gpu_convolution
+            from gswgan.critics.ensemble import gpu_convolution
 
             gradient = gradient.contiguous()
             before = gpu_convolution.fold(gradient[None], weight[:1], ctx.shape)[0] if wanted else None

@@ -1,0 +1,62 @@
+"""`gswgan budget`: what all runs over the same data cost together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from gswgan.cli.console import console
+from gswgan.errors import PlanError
+
+
+def budget(
+    file: Annotated[Path, typer.Argument(help="The budget.")],
+    epsilon: Annotated[float | None, typer.Option(help="Make a new budget with this budget.")] = None,
+    delta: Annotated[float | None, typer.Option(help="At which delta the budget holds.")] = None,
+    sampled_share: Annotated[float | None, typer.Option(
+        help="With --epsilon: the share of the budget for runs that are not plain Gaussian releases (ensemble, most "
+        "baselines), from 0 to 1. Default: the first run decides, 0 or 1.")] = None,
+) -> None:  # fmt: skip
+    """Show a budget file, or make one: `gswgan budget FILE --epsilon 10 --delta 1e-5`.
+
+    `gswgan train --budget FILE` enters a run before its first release, and refuses it where all runs together would go
+    beyond the budget. The budget holds for all runs together, also where a run is chosen after seeing the results of
+    others: plain Gaussian releases (preset kernel, dp-merf) add up by their noise, every other run takes its own
+    epsilon and delta. Everything in a budget counts together. It names run folders: keep it private, and keep FILE.runs
+    beside it.
+    """
+    from gswgan.run.budget import Budget
+
+    if (epsilon is None) != (delta is None) or (epsilon is None and sampled_share is not None):
+        raise PlanError(
+            "budget",
+            (epsilon, delta, sampled_share),
+            "both --epsilon and --delta",
+            "One means nothing without the other.",
+        )
+    found = (
+        Budget(file)
+        if epsilon is None or delta is None
+        else Budget.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share)
+    )
+    console.print(f"budget:    epsilon {found.epsilon:.4g} at delta {found.delta:g}, for all runs together")
+    if not found.runs:
+        console.print("used:      nothing")
+        return
+    neighbours, unit, observer = found.runs[0].relation
+    how = {"replace-one": "replaced", "zeroed": "zeroed"}[neighbours]
+    console.print(f"used:      {found.words()} (one {unit} {how}; observer: {observer})")
+    console.print("What holds for all runs together is the budget: what is used so far was chosen in view of results.")
+    table = Table("entered (UTC)", "run", "what", "data", "repeated", "takes epsilon")
+    marks = list(dict.fromkeys(budgeted.data for budgeted in found.runs))
+    for budgeted in found.runs:
+        mark = f"{marks.index(budgeted.data) + 1} ({budgeted.data[:8]})"
+        table.add_row(
+            budgeted.when[:16], budgeted.where, budgeted.what, mark, str(budgeted.repeated), found.alone(budgeted)
+        )
+    console.print(table)
+    if len(marks) > 1:
+        console.print("Different data, or different views of the same: all of it is counted together.")

@@ -1,0 +1,142 @@
+"""The discriminator that the GAN baselines share, and what a critic made of one discriminator does.
+
+A small conditional DCGAN without batch norm: what it says of an image does not depend on the others of a batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gswgan.data import ImageData
+from gswgan.generators.cuda_graphs import Captured
+from gswgan.generators.generator import Generator
+from gswgan.privacy import Streams
+
+KERNEL, STRIDE, PADDING = 4, 2, 1
+SLOPE = 0.2  # of the leaky ReLU
+
+
+class Convolution(nn.Conv2d):
+    """Half the side; "copy the windows, multiply by a matrix", since gradients of single samples are products then."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[n, in, h, w] to [n, out, h // 2, w // 2]."""
+        side, padded = maps.shape[-1] // STRIDE, F.pad(maps, [PADDING] * 4)
+        every = [slice(tap, tap + STRIDE * side, STRIDE) for tap in range(KERNEL)]
+        taps = [padded[:, :, rows, columns] for rows in every for columns in every]  # F.unfold: a kernel a sample
+        windows = torch.stack(taps, dim=2).flatten(3).flatten(1, 2)
+        assert self.bias is not None
+        return (self.weight.flatten(1) @ windows + self.bias[:, None]).unflatten(-1, (side, side))
+
+
+class Discriminator(nn.Module):
+    """D(x, y) = head(h) + <label(y), h>, h the maps after the last convolution (projection: Miyato and Koyama 2018).
+
+    Convolutions of `width`, 2 `width`, ... maps, down to a side of 4 or less.
+    """
+
+    def __init__(self, *, image_size: int, channels: int, classes: int, width: int) -> None:
+        super().__init__()
+        self.classes = classes
+        layers: list[nn.Module] = []
+        side, incoming, outgoing = image_size, channels, width
+        while side > 4:
+            layers += [Convolution(incoming, outgoing, KERNEL, STRIDE, PADDING), nn.LeakyReLU(SLOPE)]
+            side, incoming, outgoing = side // STRIDE, outgoing, 2 * outgoing
+        self.body = nn.Sequential(*layers, nn.Flatten())
+        self.head = nn.Linear(incoming * side**2, 1)
+        self.label = nn.Linear(self.head.in_features, classes, bias=False)  # a row for each class
+
+    def codes(self, labels: Tensor) -> Tensor:
+        """One-hot labels [n, classes], as `forward` takes them."""
+        return F.one_hot(labels, self.classes).to(torch.float32)
+
+    def forward(self, images: Tensor, codes: Tensor) -> Tensor:
+        """The logit of "real" of images [n, c, h, w], [n]."""
+        maps, weights = self.body(images), self.head.weight + codes @ self.label.weight  # of its class, exactly
+        return (maps * weights).sum(dim=1) + self.head.bias  # no product over images: it rounds them by their places
+
+
+def cross_entropy(logits: Tensor, *, real: bool) -> Tensor:
+    """The standard GAN loss (Goodfellow et al. 2014) of each image: -log sigmoid(D), or -log(1 - sigmoid(D)).
+
+    The discriminator has it for records as real and for fakes as fake, the generator for its fakes as real.
+    """
+    return F.softplus(-logits if real else logits)
+
+
+class DiscriminatorCritic(ABC):
+    """One discriminator with its optimizer: what the private and the non-private GAN have in common."""
+
+    can_be_captured = False
+
+    def __init__(self, settings: Any, *, public: Streams, device: torch.device, **shape: int) -> None:
+        """`settings` have a width, a learning rate and betas; `shape` is that of the images, with the classes."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(public.integer("discriminator weights"))
+            network = Discriminator(width=settings.width, **shape)
+        self.settings, self.device = settings, device
+        self.discriminator = network.to(device)
+        self.adam = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, betas=settings.betas)
+        self.images = self.labels = torch.zeros(1)
+        self._recorded = Captured(self._answer)
+
+    def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
+        """Put the data on the device. Nothing leaves."""
+        assert data is not None, "a discriminator learns from data"
+        self.images = torch.from_numpy(data.images).to(self.device)
+        labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        labels = labels.clip(0, self.discriminator.classes - 1)  # total: no label raises, it concerns its record alone
+        self.labels = torch.from_numpy(labels).to(self.device)
+
+    @abstractmethod
+    def learn(self, step: int, generator: Generator) -> None:
+        """Update the discriminator on records and on fakes of the current generator."""
+
+    def records(self, members: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Images in [0, 1] and one-hot labels of these records."""
+        index = torch.from_numpy(members).to(self.device)
+        return self.images[index].to(torch.float32) / 255, self.discriminator.codes(self.labels[index])
+
+    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
+        """Gradient of B x the generator's loss with respect to each fake, through the discriminator as it is."""
+        gradient = self._recorded(fake, labels)
+        assert gradient is not None
+        return gradient
+
+    def _answer(self, fake: Tensor, labels: Tensor) -> Tensor:
+        images = fake.detach().requires_grad_()
+        losses = cross_entropy(self.discriminator(images, self.discriminator.codes(labels)), real=True)
+        (gradient,) = torch.autograd.grad(losses.sum(), images)
+        return gradient
+
+    def metrics(self) -> dict[str, Any]:
+        """Private figures for the private log."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and optimizer."""
+        tensors = {f"discriminator.{name}": value for name, value in self.discriminator.state_dict().items()}
+        for index, slots in self.adam.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{name}": value for name, value in slots.items()}
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        weights, slots = {}, dict[int, dict[str, Tensor]]()
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "discriminator":
+                weights[rest] = value
+            elif kind == "adam":
+                index, _, slot = rest.partition(".")
+                slots.setdefault(int(index), {})[slot] = value.clone()
+        self.discriminator.load_state_dict(weights)
+        self.adam.load_state_dict({"state": slots, "param_groups": self.adam.state_dict()["param_groups"]})

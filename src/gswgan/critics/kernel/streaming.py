@@ -1,0 +1,277 @@
+"""The kernel critic's sums over more data than memory: one pass, a part at a time, by several workers.
+
+The exact sums of the parts (integers, see `gswgan.privacy.mechanism`) add up to the same total whoever computed which
+part, in whatever order. A part counts when its sum has arrived, and once: what a worker was doing when it died is done
+again by another. Parts, and the batches within them, are fixed by the files; a worker has one thread. So on one
+kind of machine the features are the same to the last bit as well, however the work is split.
+
+Nothing here is noisy. The workers see the data, and partial sums are as private as the data is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gswgan.critics.ensemble.warm_start import Stopped, Store
+from gswgan.critics.kernel.embedding import record_blocks
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
+from gswgan.data.files import Part
+from gswgan.data.stream import ImageStream, PartReader
+from gswgan.errors import GswganError, PlanError, RunError
+from gswgan.privacy import Contribution
+from gswgan.privacy.mechanism import Block, ClippedSum, clipped_sum, columns_of
+
+MAX_DEATHS = 5
+"""Workers that may die one after the other before a part is finished; then the run stops."""
+
+_RESUME = "Is there enough memory? Pass fewer --workers, and resume: nothing that was summed is lost."
+
+Workers: TypeAlias = int | str
+"""So many processes on this machine (1: this one), or "ray": all of a Ray cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker is told once."""
+
+    reader: PartReader
+    settings: KernelSettings
+    contribution: Contribution
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial:
+    """The sum over one part, how many records it has, and how many of them add nothing."""
+
+    total: NDArray[np.int64]
+    records: int
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePass:
+    """Who sums which data, where unfinished sums are kept, and how it hears that it should stop."""
+
+    stream: ImageStream
+    workers: Workers
+    store: Store
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Called with the records summed so far, and with their number."""
+    stopped: Callable[[], bool] = lambda: False
+    keep: Callable[[int], None] = lambda left_out: None
+    """Called at the end with how many records added nothing. Private."""
+
+    def total(
+        self, settings: KernelSettings, contribution: Contribution, device: torch.device
+    ) -> tuple[ClippedSum, int]:
+        """The sum over all records and their number. Raises Stopped when it was asked to stop, and has saved."""
+        stream, parts = self.stream, self.stream.shards.parts
+        where = "cpu" if self.workers == "ray" else str(device)
+        job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where)
+        done, total, left_out = self._saved(len(parts), settings, contribution)
+        sizes = np.array([part.records for part in parts], np.int64)
+        self.progress(int(sizes[done].sum()), stream.public_records)
+        todo = {int(index): parts[index] for index in np.flatnonzero(~done)}
+        with contextlib.closing(summed_parts(job, todo, self.workers)) as results:
+            for index, partial in results:
+                if partial.records != sizes[index]:
+                    found = f"{partial.records} records in {parts[index].path}"
+                    raise RunError("data", found, f"{sizes[index]}, as were counted", "Do not change files meanwhile.")
+                if done[index]:
+                    continue
+                total += partial.total
+                done[index], left_out = True, left_out + partial.left_out
+                self.progress(int(sizes[done].sum()), stream.public_records)
+                stop = self.stopped()
+                if stop or self.store.is_due():
+                    self._save(done, total, left_out)
+                if stop:
+                    raise Stopped
+        if not done.all():
+            raise RunError("sums", f"{int(done.sum())} parts", f"all {len(parts)} parts of the data")
+        self._save(done, total, left_out)
+        self.keep(left_out)
+        return ClippedSum(contribution=contribution, total=total), stream.public_records
+
+    def _save(self, done: NDArray[np.bool_], total: NDArray[np.int64], left_out: int) -> None:
+        tensors = {"done": torch.from_numpy(done), "total": torch.from_numpy(total), "left_out": torch.tensor(left_out)}
+        self.store.save(int(done.sum()), {"sums": tensors})
+
+    def _saved(
+        self, parts: int, settings: KernelSettings, contribution: Contribution
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], int]:
+        shape = (self.stream.classes, columns_of(contribution, settings.features))
+        found = self.store.load()
+        if found is None:
+            return np.zeros(parts, bool), np.zeros(shape, np.int64), 0
+        tensors = found[1]["sums"]
+        done, total = tensors["done"].numpy().copy(), tensors["total"].numpy().copy()
+        if done.shape != (parts,) or total.shape != shape:
+            raise RunError("sums", (done.shape, total.shape), f"{((parts,), shape)}, as the data and the plan have")
+        return done, total, int(tensors["left_out"])
+
+
+def check_workers(given: str | None) -> Workers:
+    """The workers that were asked for; without a request, a process for each core."""
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
+        return given
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
+        return int(given)
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one a core.")
+
+
+def sum_part(job: Job, part: Part) -> Partial:
+    """What a worker does: read a part, clip and sum the features of its records."""
+    reader, records, left_out = job.reader, 0, 0
+    with _one_thread(), products(tf32=False):
+        features = _features(job.settings, reader.channels, reader.image_size, job.device)
+
+        def blocks() -> Iterator[Block]:
+            nonlocal records, left_out
+            for piece in reader.read(part):
+                assert piece.labels is not None
+                records, left_out = records + piece.n, left_out + int((piece.labels < 0).sum())
+                yield from record_blocks(piece, features)
+
+        summed = clipped_sum(blocks(), job.contribution, slots=reader.classes, width=features.width)
+    return Partial(total=summed.total, records=records, left_out=left_out)
+
+
+def summed_parts(job: Job, parts: Mapping[int, Part], workers: Workers) -> Generator[tuple[int, Partial], None, None]:
+    """The sums of the parts with their numbers, each at least once, in the order in which they are done."""
+    if workers == "ray":
+        yield from _on_ray(job, parts)
+    elif len(parts) <= 1 or workers == 1:
+        for index, part in parts.items():
+            yield index, sum_part(job, part)
+    else:
+        assert isinstance(workers, int)
+        yield from _by_processes(job, parts, min(workers, len(parts)))
+
+
+def _by_processes(job: Job, parts: Mapping[int, Part], workers: int) -> Iterator[tuple[int, Partial]]:
+    """By processes of this machine. Whoever dies takes the pool along: it is made anew for what is not done yet."""
+    todo, deaths = dict(parts), 0
+    while todo:
+        pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin, initargs=(job,))
+        try:
+            for index, partial in _from_pool(pool, todo, 2 * workers):
+                del todo[index]
+                deaths = 0
+                yield index, partial
+        except BrokenProcessPool as wrong:
+            deaths += 1
+            if deaths >= MAX_DEATHS:
+                found = f"{deaths} that died one after the other"
+                raise RunError("workers", found, "workers that finish a part", _RESUME) from wrong
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _from_pool(pool: ProcessPoolExecutor, todo: Mapping[int, Part], at_once: int) -> Iterator[tuple[int, Partial]]:
+    """Never more than `at_once` parts on their way, so memory does not grow with their number."""
+    waiting, running = iter(list(todo.items())), dict[Future[Partial], int]()
+    while True:
+        for index, part in waiting:
+            running[pool.submit(_work, part)] = index
+            if len(running) >= at_once:
+                break
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(future), future.result()
+
+
+def _on_ray(job: Job, parts: Mapping[int, Part]) -> Iterator[tuple[int, Partial]]:
+    """By the tasks of a Ray cluster ($RAY_ADDRESS), or of one that is started here. Ray replaces workers that die."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns; the workers use no accelerator
+    import ray
+
+    began = not ray.is_initialized()
+    if began:
+        own: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
+    try:
+        told, task = ray.put(job), ray.remote(max_retries=MAX_DEATHS)(sum_part)
+        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        waiting, running = iter(parts.items()), dict[object, int]()
+        while True:
+            for index, part in waiting:
+                running[task.remote(told, part)] = index
+                if len(running) >= at_once:
+                    break
+            if not running:
+                return
+            ready, _ = ray.wait(list(running))
+            yield running.pop(ready[0]), ray.get(ready[0])
+    except ray.exceptions.RayError as wrong:
+        if isinstance(wrong, GswganError):  # of a worker that found the data to be wrong
+            raise
+        raise RunError("workers", type(wrong).__name__, "workers that finish a part", _RESUME) from wrong
+    finally:
+        if began:
+            ray.shutdown()
+
+
+_JOB: list[Job] = []
+
+
+def _begin(job: Job) -> None:
+    """In a new worker: Ctrl-C is for the run, which tells its workers what to do; and they end when it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+    _JOB[:] = [job]
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _work(part: Part) -> Partial:
+    return sum_part(_JOB[0], part)
+
+
+def _context() -> Any:
+    """Workers are copies of a process that has imported all this, and has no threads and no CUDA."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+@functools.lru_cache(maxsize=1)
+def _features(settings: KernelSettings, channels: int, side: int, device: str) -> RandomFeatures:
+    return RandomFeatures(settings, channels, side, torch.device(device))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums of products come out the same whatever the number of threads elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

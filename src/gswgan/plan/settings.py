@@ -1,0 +1,170 @@
+"""Frozen dataclasses to plain data and back, strictly, and the ranges that numbers may have.
+
+An unknown or missing key is an error, not a default; so is a number that no run could be meant to have. Both are
+found before anything is released.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gswgan.errors import GswganError, PlanError, PrivacyError, short
+
+T = TypeVar("T")
+
+MAX_EPSILON = 10_000.0
+"""Far beyond any meaning; above it the accountant would take minutes and more memory than there is."""
+
+MIN_DELTA = 1e-12
+"""Below it the rounding of the accountants would be larger than delta itself."""
+
+MAX_STEPS = 1_000_000
+
+_MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by hand."
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "steps": (1, MAX_STEPS), "releases": (1, MAX_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
+    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
+    "latent": (1, 3 * 64**2),
+    "updates": (1, 10_000), "learning_batch": (1, 2**20), "warm_start": (0, MAX_STEPS), "warm_up": (0, MAX_STEPS),
+    "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
+    "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),
+    "betas": (0.0, 1 - 1e-9), "average": (0.0, 1 - 1e-9), "length_scales": (1e-6, 1e6), "windows": (0.0, 1e6),
+    "memory": (0.0, 1 - 1e-9), "smoothing": (0.0, 64.0), "teachers": (1, 2**20), "projection": (1, 4096),
+    "bins": (2, 4096), "noise_multiplier": (1e-12, 2**20), "check_noise": (1e-12, 2**20), "vote_noise": (1e-12, 2**20),
+    "scale": (1e-12, 2**20), "teacher_updates": (1, 10_000), "student_updates": (1, 10_000), "gain": (1e-6, 1e6),
+    "generator_updates": (1, 10_000), "teacher_width": (1, 4096), "student_width": (1, 4096), "bound": (1e-12, 1e6),
+    "catch_up": (0, 10_000), "pretraining": (1, MAX_STEPS), "pretraining_batch": (16, 2**16),
+    "draws": (1, 256), "samples": (16, 2**24),
+    "pretraining_rate": (1e-12, 10.0),
+}  # fmt: skip
+
+
+def check_ranges(settings: Any) -> None:
+    """Every number of a settings dataclass that has a range is within it, or a PlanError names it."""
+    for field in dataclasses.fields(settings):
+        value, limits = getattr(settings, field.name), _RANGES.get(field.name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value)
+            continue
+        for number in value if isinstance(value, tuple) else (value,):
+            if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
+                raise PlanError(field.name, short(number), f"a number from {limits[0]:g} to {limits[1]:g}", _MAKE)
+
+
+def check_epsilon(epsilon: Any) -> float:
+    """A target epsilon."""
+    if not _is_real(epsilon) or not 0 < epsilon <= MAX_EPSILON:
+        raise PrivacyError(
+            "epsilon", epsilon, f"a number above 0, at most {MAX_EPSILON:g}",
+            "Pass --epsilon 10, for example; less is more private.",
+        )  # fmt: skip
+    return float(epsilon)
+
+
+def check_delta(delta: Any) -> float:
+    """A target delta."""
+    if not _is_real(delta) or not MIN_DELTA <= delta < 1:
+        raise PrivacyError(
+            "delta", delta, f"a number from {MIN_DELTA:g} to below 1",
+            "Pass --delta 1e-5, for example: well below 1 / records.",
+        )  # fmt: skip
+    return float(delta)
+
+
+def default_delta(units: int) -> float:
+    """Where none is asked for, by the number of records, persons or clients."""
+    return 1e-5 if units < 100_000 else 0.1 / units
+
+
+def check_whole(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number that a user gave as the option of this name."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:
+        raise PlanError(
+            name, short(value), f"a whole number from {least} to {most}", f"Pass another --{name}, or leave it out."
+        )
+    return int(value)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to dicts, tuples to lists, all the way down."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(cls: type[T], data: object, name: str = "plan", *, hints: Mapping[str, Any] | None = None) -> T:
+    """The inverse of `to_plain` for dataclass `cls`; PlanError names what does not fit. `hints` go before its own."""
+    if not isinstance(data, Mapping):
+        raise PlanError(name, short(data), "a table of settings", _MAKE)
+    hints = {**get_type_hints(cls), **(hints or {})}
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if unknown := sorted(set(data) - set(fields)):
+        value = short(data[unknown[0]])
+        raise PlanError(f"{name}.{short(unknown[0])}", value, "one of " + ", ".join(sorted(fields)), _MAKE)
+    required = {
+        key
+        for key, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    if missing := sorted(required - set(data)):
+        raise PlanError(f"{name}.{missing[0]}", None, "a value", f"It is missing. {_MAKE}")
+    values = {key: _convert(hints[key], value, f"{name}.{key}") for key, value in data.items()}
+    try:
+        return cls(**values)
+    except GswganError as wrong:
+        raise PlanError(f"{name}.{wrong.name}", wrong.value, wrong.expected, wrong.todo or _MAKE) from wrong
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        wrong: PlanError | None = None
+        for option in sorted(args, key=lambda kind: -_shared(kind, value)):  # the likeliest first, for its message
+            if option is type(None) and value is None:
+                return None
+            try:
+                return _convert(option, value, name)
+            except PlanError as error:
+                wrong = wrong or error
+        raise wrong or PlanError(name, short(value), str(hint), _MAKE)
+    if origin is Literal:
+        if value not in args:
+            raise PlanError(name, short(value), "one of " + ", ".join(map(str, args)), _MAKE)
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)) or (args[-1] is not Ellipsis and len(value) != len(args)):
+            expected = f"a list of {len(args)} values" if args[-1] is not Ellipsis else "a list"
+            raise PlanError(name, short(value), expected, _MAKE)
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_convert(kind, item, f"{name}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value)))
+    if dataclasses.is_dataclass(hint):
+        return from_plain(hint, value, name)  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+        return float(value)
+    if not isinstance(hint, type):
+        return value
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise PlanError(name, short(value), f"a value of type {hint.__name__}", _MAKE)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(name, value, "a finite number", _MAKE)
+    return value
+
+
+def _shared(kind: Any, value: Any) -> int:
+    """How many keys of `value` are fields of the dataclass `kind`."""
+    if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
+        return 0
+    return len({field.name for field in dataclasses.fields(kind)} & set(value))

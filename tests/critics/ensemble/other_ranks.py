@@ -1,0 +1,48 @@
+"""A rank of test_ranks.py: python other_ranks.py STORE RANK WORLD. Holds its critics until it is told to end."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from conftest import key_of, tiny_images
+from gswgan.critics.ensemble.distributed import PartialSum, Ranks, worker_loop
+from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.ensemble.network import CriticShape
+from gswgan.privacy import BatchStreams, Contribution, Gaussian, Sampled, Streams
+
+CPU = torch.device("cpu")
+SETTINGS = EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3)
+COUNT, BATCH = 13, 5
+CONTRIBUTION = Contribution(clip_norm=1.0, rows=BATCH)
+GAUSSIAN = Gaussian(noise_std=1.0, sensitivity=CONTRIBUTION.sensitivity("replace-one"))
+EVENT = Sampled(rate=0.4, event=GAUSSIAN)
+
+
+class Fakes:
+    """A generator that is public and fixed: its fakes depend on the index alone."""
+
+    def fakes(self, count: int, *index: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+        rng = Streams.public(5).generator("fakes", *index)
+        images = torch.from_numpy(rng.random((count, 1, 8, 8), dtype=np.float32))
+        return images, torch.from_numpy(rng.permutation(np.resize(np.arange(3), count)))
+
+
+def part(mechanism: Mechanism, held: range | None = None) -> Ensemble:
+    return Ensemble(
+        SETTINGS, CriticShape(image_size=8, channels=1, classes=3, width=4), mechanism, count=COUNT, held=held,
+        public=Streams.public(0), batches=BatchStreams(key_of(3)), device=CPU,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    store, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    ranks = Ranks(rank, world)
+    worker_loop(ranks, part(PartialSum(ranks, CPU, CONTRIBUTION, EVENT), ranks.held(COUNT)), tiny_images(), CPU)
+    ranks.end()

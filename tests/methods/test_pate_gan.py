@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import kstest
+
+from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
+from gswgan.critics.ensemble.network import CriticShape, init_critics, score
+from gswgan.critics.ensemble.shards import Shards
+from gswgan.data import ImageData
+from gswgan.errors import DataError, PlanError, PrivacyError
+from gswgan.generators.generator import Generator
+from gswgan.methods.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
+from gswgan.privacy import Accountant, Event, Laplace, Ledger, Repeated, Streams, VoteMechanism, calibrate
+from gswgan.privacy.events import tally
+from gswgan.run.loop import train
+
+CPU = torch.device("cpu")
+COUNT, STEPS = 12, 3
+SETTINGS = PateGanSettings(
+    teachers=COUNT,
+    scale=2.0,
+    batch_size=6,
+    teacher_updates=2,
+    student_updates=2,
+    teacher_width=4,
+    student_width=4,
+    learning_rate=3e-3,
+)
+
+
+def make(folder: Path, data: ImageData | None, **changes) -> PateGan:
+    folder.mkdir(parents=True, exist_ok=True)
+    critic = PateGan(
+        dataclasses.replace(SETTINGS, **changes),
+        image_size=8,
+        channels=1,
+        classes=3,
+        ledger=Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal"),
+        public=Streams.public(0),
+        secret=key_of(3),
+        device=CPU,
+    )
+    if data is not None:
+        critic.prepare(data)
+    return critic
+
+
+def play(critic: PateGan, generator: Generator, steps: int = STEPS, start: int = 0) -> None:
+    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=8))
+    train(plan, critic, generator, start=start)
+
+
+def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: None, record: int = 17) -> None:
+    """With the released votes replayed, another record changes exactly its own teacher; student and generator, none."""
+    released: dict[str, np.ndarray] = {}
+    original = VoteMechanism.release
+
+    def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
+        if name not in released:
+            released[name] = original(mechanism, name, votes)
+        return released[name]
+
+    monkeypatch.setattr(VoteMechanism, "release", release)
+    runs = []
+    for place, shown in enumerate((data, changed_in_one_record(data, record))):
+        critic, generator = make(tmp_path / str(place), shown), tiny_generator()
+        spoil(critic)
+        play(critic, generator)
+        runs.append((critic, generator))
+    (first, left), (second, right) = runs
+    honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
+    (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
+    assert different_teachers(first.teachers, second.teachers) == [owner]
+    assert all(torch.equal(first.student[name], second.student[name]) for name in first.student)
+    assert all(torch.equal(a, b) for a, b in zip(left.state().values(), right.state().values()))
+
+
+def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes, monkeypatch) -> None:
+    isolated(tmp_path, stripes, monkeypatch)
+
+
+# --- what public implementations got wrong (Ganev et al. 2024 found it in six of six)
+
+
+def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes, monkeypatch) -> None:
+    """A fresh random subset for each teacher in each iteration (synthcity issue 275): in the end all have seen all."""
+
+    def spoil(critic: PateGan) -> None:
+        teachers, original = critic.teachers, critic.teachers.learn
+        rng = np.random.default_rng(0)
+
+        def learn(step: int, generator: Generator) -> None:
+            table = torch.from_numpy(rng.permutation(96).reshape(COUNT, 8))
+            teachers.shards = Shards(table=table, sizes=teachers.shards.sizes)
+            original(step, generator)
+
+        teachers.learn = learn  # type: ignore[method-assign]
+
+    with pytest.raises(AssertionError):
+        isolated(tmp_path, stripes, monkeypatch, spoil)
+
+
+def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, monkeypatch) -> None:
+    """An index that is not the loop's (mlforhealthlabpub issue 29): every teacher is given the same partition."""
+
+    def spoil(critic: PateGan) -> None:
+        shards = critic.teachers.shards
+        own = shards.table[(shards.table == 17).any(dim=1)]
+        critic.teachers.shards = Shards(table=own.expand(COUNT, -1), sizes=shards.sizes)
+
+    with pytest.raises(AssertionError):
+        isolated(tmp_path, stripes, monkeypatch, spoil)
+
+
+def remembers(critic: PateGan, planned: Event) -> None:
+    """Ledger, plan and the number of labels that were asked for agree, and so does epsilon."""
+    found = critic._mechanism.ledger.total()
+    assert tally(found) == tally(planned)
+    assert Accountant().epsilon(found, 1e-5) == Accountant().epsilon(planned, 1e-5)
+    values = sum(times * single.values for single, times in tally(found).items())
+    assert values == 2 * SETTINGS.batch_size * SETTINGS.student_updates * STEPS  # two counts for every labelled fake
+
+
+def test_the_accountant_forgets_nothing(tmp_path, stripes) -> None:
+    critic = make(tmp_path, stripes)
+    play(critic, tiny_generator())
+    remembers(critic, total_event(SETTINGS, steps=STEPS))
+
+
+@pytest.mark.parametrize("forgotten", ["updates", "batch", "other count", "ledger"])
+def test_violation_an_accountant_that_forgets_is_found(tmp_path, stripes, monkeypatch, forgotten: str) -> None:
+    """An accountant that leaves out a factor (as synthcity issue 276), or a release that is not recorded."""
+    event = ballot(SETTINGS).laplace(SETTINGS.scale)
+    planned: Event = total_event(SETTINGS, steps=STEPS)
+    if forgotten == "updates":
+        planned = Repeated(event=event, times=STEPS)
+    elif forgotten == "batch":
+        planned = Repeated(event=Laplace(scale=2.0, sensitivity=1.0, values=2), times=2 * STEPS)
+    elif forgotten == "other count":
+        planned = Repeated(event=Laplace(scale=2.0, sensitivity=1.0, values=6), times=2 * STEPS)
+    else:
+        original = Ledger.record
+        monkeypatch.setattr(
+            Ledger, "record", lambda self, name, *rest: 0 if "labels 1" in name else original(self, name, *rest)
+        )
+    critic = make(tmp_path, stripes)
+    play(critic, tiny_generator())
+    with pytest.raises(AssertionError):
+        remembers(critic, planned)
+
+
+@pytest.mark.parametrize("values", [6, 2, 1])
+def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) -> None:
+    ledger = Ledger(tmp_path / "ledger", observer="public", context="plan")
+    event = Laplace(scale=2.0, sensitivity=1.0, values=values)
+    with pytest.raises(PrivacyError):
+        VoteMechanism(ballot=ballot(SETTINGS), event=event, ledger=ledger, streams=key_of(0))
+
+
+def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
+    critic = make(tmp_path / "a", stripes)
+    before = critic.teachers.shards.table.clone()
+    play(critic, tiny_generator())
+    assert torch.equal(before, critic.teachers.shards.table)
+    assert sorted(before.flatten().tolist()) == list(range(96))
+    other = make(tmp_path / "b", dataclasses.replace(stripes, images=255 - stripes.images))
+    assert torch.equal(before, other.teachers.shards.table)
+
+
+# --- what a label costs
+
+
+def loss_moment(order: int, scale: float) -> float:
+    """log E exp(order x loss) of one count, shifted by 1, by numerical integration."""
+
+    def density(x: float) -> float:
+        return math.exp(-abs(x) / scale) / (2 * scale) * math.exp(order * (abs(x - 1) - abs(x)) / scale)
+
+    parts = [quad(density, a, b)[0] for a, b in ((-200 * scale, 0), (0, 1), (1, 200 * scale))]
+    return math.log(sum(parts))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1.0])
+def test_a_label_costs_at_most_what_the_papers_theorems_say(rate: float) -> None:
+    """Each label is (2 lambda, 0)-DP and its log moment is at most 2 lambda^2 l (l + 1), scale = 1 / lambda."""
+    settings = dataclasses.replace(SETTINGS, scale=1 / rate, batch_size=1, student_updates=1)
+    event = total_event(settings, steps=1)
+    (single,) = tally(event)
+    assert single.pure_epsilon == pytest.approx(2 * rate)
+    assert Accountant().epsilon(event, 1e-12) == pytest.approx(2 * rate, rel=1e-3)
+    for order in (1, 2, 8, 20):
+        label = single.values * loss_moment(order, single.scale / single.sensitivity)
+        assert label <= 2 * rate**2 * order * (order + 1)
+        wrong = single.values * loss_moment(order, rate)  # lambda taken for the scale, as in public code
+        assert rate == 1.0 or wrong > 2 * rate**2 * order * (order + 1)
+
+
+def test_the_total_is_below_the_papers_data_independent_accountant() -> None:
+    """epsilon = min over l of (n 2 lambda^2 l (l+1) + log 1/delta) / l, its moments accountant without the votes."""
+    settings = PateGanSettings(teachers=60, scale=60.0, batch_size=64)
+    labels, rate = 64 * 5 * 20, 1 / 60
+    paper = min((labels * 2 * rate**2 * l * (l + 1) + math.log(1e5)) / l for l in range(1, 200))  # noqa: E741
+    ours = Accountant().epsilon(total_event(settings, steps=20), 1e-5)
+    gaussian = math.sqrt(2 * labels) * rate  # the central limit of the composition
+    assert gaussian**2 / 2 < ours < paper
+    assert ours == pytest.approx(Accountant().epsilon(Laplace(scale=60.0, sensitivity=1.0, values=2 * labels), 1e-5))
+
+
+def test_steps_without_a_round_cost_nothing(tmp_path, stripes) -> None:
+    """Several generator steps for each round of teachers and student: only rounds release."""
+    settings = dataclasses.replace(SETTINGS, generator_updates=2)
+    critic = make(tmp_path, stripes, generator_updates=2)
+    play(critic, tiny_generator(), steps=5)
+    assert tally(critic._mechanism.ledger.total()) == tally(total_event(settings, steps=5))
+    assert len(critic._mechanism.ledger.entries) == 3 * 2
+
+
+def test_calibration_finds_a_scale() -> None:
+    scale = calibrate(
+        lambda noise: total_event(dataclasses.replace(SETTINGS, scale=noise), steps=20),
+        epsilon=10.0,
+        delta=1e-5,
+        accountant=Accountant(),
+    )
+    assert scale == pytest.approx(math.sqrt(2 * 6 * 2 * 20) / 2, rel=0.05)  # mu = 2 in the central limit
+
+
+# --- votes and noise
+
+
+def test_the_noise_on_both_counts_has_its_scale_and_no_other(tmp_path) -> None:
+    critic = make(tmp_path, None, batch_size=5000, scale=28.0)
+    votes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (COUNT, 5000)))
+    noise = critic._mechanism.release("a", votes) - critic._mechanism.counts(votes)
+    assert noise.shape == (5000, 2)
+    for column in noise.T:
+        assert kstest(column / 28.0, "laplace").pvalue > 1e-3
+        for wrong in (2 / 3, 3 / 2):
+            assert kstest(column / (28.0 * wrong), "laplace").pvalue < 1e-3
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 0.07  # the counts have noise of their own
+
+
+def test_a_replaced_teacher_moves_two_counts_of_each_fake_by_one(tmp_path, stripes) -> None:
+    critic = make(tmp_path, stripes)
+    play(critic, tiny_generator())
+    images, labels = tiny_generator().fakes(6, "judged")
+    before = critic.teachers.votes(images, labels)
+    assert before.shape == (COUNT, 6)
+    changes = []
+    for value in (1e4, -1e4):  # the replaced teacher calls everything real, or everything fake
+        critic.teachers.params["linear.bias"][5] = value
+        changes.append(critic._mechanism.counts(critic.teachers.votes(images, labels)))
+    assert np.abs(changes[0] - changes[1]).sum() == 2 * 6  # attained
+    event = ballot(SETTINGS).laplace(1.0)
+    assert event.values * event.sensitivity == 2 * 6
+    others = np.abs(changes[0] - critic._mechanism.counts(before))
+    assert others.max() <= 1
+    assert others.sum() <= 2 * 6
+
+
+def test_votes_are_the_signs_of_the_logits_and_nothing_raises(tmp_path, stripes) -> None:
+    critic = make(tmp_path, stripes)
+    play(critic, tiny_generator())
+    images, labels = tiny_generator().fakes(6, "judged")
+    votes = critic.teachers.votes(images, labels)
+    for k in (0, 7):
+        params = {name: value[k : k + 1] for name, value in critic.teachers.params.items()}
+        logits = score(weights_of(params), images[None], labels[None])[0]
+        assert votes[k].tolist() == (logits > 0).long().tolist()
+    critic.teachers.params["linear.weight"][3] = math.nan
+    assert (critic.teachers.votes(images, labels)[3] == 0).all()
+
+
+def test_the_student_is_taught_the_noisy_majority(tmp_path, stripes, monkeypatch) -> None:
+    """Labels are the larger of the released counts, and neither the exact votes nor anything else."""
+    critic, seen = make(tmp_path, stripes), []
+    counts = np.random.default_rng(0).normal(6, 3, (6, 2))
+    monkeypatch.setattr(VoteMechanism, "release", lambda *_: counts)
+    from gswgan.methods import pate_gan
+
+    original = pate_gan.learn_labels
+
+    def watch(params, adam, images, labels, real, settings):
+        seen.append((params is critic.student, real))
+        return original(params, adam, images, labels, real, settings)
+
+    monkeypatch.setattr(pate_gan, "learn_labels", watch)
+    critic.learn(0, tiny_generator())
+    taught = [real for is_student, real in seen if is_student]
+    assert len(taught) == SETTINGS.student_updates
+    for real in taught:
+        assert real.tolist() == [(counts[:, 1] > counts[:, 0]).astype(float).tolist()]
+    for is_student, real in seen:
+        if not is_student:  # records are real, fakes are not
+            assert (real[:, :6] == 1).all()
+            assert (real[:, 6:] == 0).all()
+
+
+# --- learning
+
+
+def test_the_networks_are_plain_and_start_with_their_gain() -> None:
+    shape = CriticShape(image_size=8, channels=1, classes=3, width=4)
+    params, _ = init_critics(shape, 2, seed=0)
+    images, labels = torch.rand(2, 5, 1, 8, 8), torch.arange(10).view(2, 5) % 3
+    once = score(weights_of(params), images, labels)
+    head = {name: value * (2.0 if name.startswith(("linear", "embed")) else 1.0) for name, value in params.items()}
+    assert torch.allclose(score(weights_of(head), images, labels), 2 * once)  # a spectral norm would undo it
+    k, i = 1, 2
+    x = images[k, i : i + 1]
+    for layer in (1, 2):
+        weight, bias = params[f"conv{layer}.weight"][k], params[f"conv{layer}.bias"][k]
+        x = torch.relu(torch.nn.functional.conv2d(x, weight, bias, stride=2, padding=2))
+    row = params["linear.weight"][k, 0] + params["embed.weight"][k, labels[k, i]]
+    assert once[k, i] == pytest.approx(float(x.flatten() @ row + params["linear.bias"][k, 0]), abs=1e-5)
+
+
+def test_the_remedies_are_settings(tmp_path) -> None:
+    usual = make(tmp_path, None)
+    other = make(tmp_path, None, gain=2.0, teacher_width=6, student_width=8)
+    again = make(tmp_path, None, gain=2.0)
+    assert torch.allclose(again.student["conv1.weight"], 2 * usual.student["conv1.weight"])
+    assert torch.allclose(again.teachers.params["conv1.weight"], 2 * usual.teachers.params["conv1.weight"])
+    assert other.teachers.params["conv1.weight"].shape[1] == 6
+    assert other.student["conv1.weight"].shape[:2] == (1, 8)
+    for wrong in ({"gain": 0.0}, {"teacher_updates": 0}, {"student_updates": 0}, {"generator_updates": 0}):
+        with pytest.raises(PlanError):
+            dataclasses.replace(SETTINGS, **wrong)
+    with pytest.raises(DataError):
+        make(tmp_path, tiny_images(8))
+
+
+def test_teachers_learn_to_tell_records_from_fakes(tmp_path, stripes) -> None:
+    critic = make(tmp_path, stripes)
+    generator = tiny_generator()
+    for step in range(30):
+        critic.teachers.learn(step, generator)
+    images, labels = generator.fakes(30, "judged")
+    assert critic.teachers.votes(images, labels).double().mean() < 0.1
+    records = torch.from_numpy(stripes.images[:30]).float() / 255
+    assert critic.teachers.votes(records, torch.from_numpy(stripes.labels[:30])).double().mean() > 0.9
+
+
+def test_the_upstream_gradient_is_that_of_the_papers_loss(tmp_path) -> None:
+    """Of the sum of log(1 - S(G(z))), by automatic differentiation."""
+    critic = make(tmp_path, None)
+    fake = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels = torch.arange(5) % 3
+    logits = score(weights_of(critic.student), fake[None], labels[None])[0]
+    (expected,) = torch.autograd.grad(torch.log1p(-torch.sigmoid(logits)).sum(), fake)
+    assert torch.allclose(critic.upstream_gradient(fake, labels), expected, atol=1e-6)
+
+
+def test_a_generator_follows_what_the_votes_reward(tmp_path, monkeypatch) -> None:
+    """Teachers that call bright fakes real: student and generator learn to be bright through the votes alone."""
+    critic = make(tmp_path, tiny_images(), student_updates=5, batch_size=30, scale=1.0)
+    monkeypatch.setattr(
+        critic.teachers,
+        "votes",
+        lambda fake, labels: (fake.mean(dim=(1, 2, 3)) > fake.mean()).long().expand(COUNT, -1),
+    )
+    monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
+    generator = tiny_generator(40, learning_rate=1e-2)
+    before = float(generator.fakes(60, "test")[0].mean())
+    play(critic, generator, steps=40)
+    assert float(generator.fakes(60, "test")[0].mean()) > before + 0.1
+
+
+def test_a_stall_is_logged(tmp_path, monkeypatch) -> None:
+    """All teachers call all fakes fake: the student learns to say so, its gradient vanishes, and the log says when."""
+    critic = make(tmp_path, tiny_images(), scale=1e-3, student_updates=5, learning_rate=2e-2)
+    unanimous = torch.zeros(COUNT, 6, dtype=torch.int64)
+    monkeypatch.setattr(critic.teachers, "votes", lambda fake, labels: unanimous)
+    monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
+    generator, log = tiny_generator(40, learning_rate=1e-5), []
+    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=40, batch_size=8))
+    train(plan, critic, generator, after_step=lambda done: log.append(critic.metrics()) or False)
+    norms = [row["gradient_norm"] for row in log]
+    at = log[-1]["vanished_at"]
+    assert at is not None
+    shares = [norm / max(norms[: i + 1]) for i, norm in enumerate(norms)]
+    assert [share < 0.01 for share in shares].index(True) == at - 1
+    assert log[at - 2]["vanished_at"] is None
+    assert log[-1]["unanimous_since"] == 1
+    assert log[-1]["labelled_real"] == log[-1]["votes_real"] == 0.0
+    unanimous[4, 2] = 1  # one teacher calls one fake real
+    critic.learn(40, generator)
+    assert critic.metrics()["unanimous_since"] is None
+
+
+def test_a_resumed_run_is_the_straight_run(tmp_path, stripes) -> None:
+    straight, generator = make(tmp_path / "a", stripes), tiny_generator()
+    play(straight, generator)
+    first, other = make(tmp_path / "b", stripes), tiny_generator()
+    play(first, other, steps=2)
+    saved = {name: value.clone() for name, value in first.state().items()}
+    resumed = make(tmp_path / "b", stripes)
+    resumed.load_state(saved)
+    play(resumed, other, start=2)
+    assert all(torch.equal(a, b) for a, b in zip(generator.state().values(), other.state().values()))
+    left, right = straight.state(), resumed.state()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert len(resumed._mechanism.ledger.entries) == 2 * STEPS
