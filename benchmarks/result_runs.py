@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from table2 import bytes_per_step
-
 Record = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
@@ -117,8 +115,8 @@ def _guarantee(privacy: Record) -> tuple[Any, ...]:
 
 
 def by_person() -> str:
-    """Every training that protects persons, with both relations where both are stated, and the bytes that travel."""
-    head = ["data", "method", "true epsilon, one person", "delta", "CNN", "FID", "IS", "bytes per generator step"]
+    """Every training that protects persons, with both relations where both are stated."""
+    head = ["data", "method", "true epsilon, one person", "delta", "CNN", "FID", "IS"]
     rows = []
     for one in sorted(
         trainings(persons=True), key=lambda one: (one["plan"]["facts"]["data"] != "mnist-writers", name(one))
@@ -131,7 +129,7 @@ def by_person() -> str:
         figures = [spread([one], key, digits) for key, digits in SCORES]
         method = name(one) if plan["method"] == "gswgan" else f"{name(one)}, `{plan['preset']}`"
         data = f"`{plan['facts']['data']}`"
-        rows.append([data, method, true, f"{one['privacy']['delta']:g}", *figures, f"{bytes_per_step(one):,.0f}"])
+        rows.append([data, method, true, f"{one['privacy']['delta']:g}", *figures])
     return table(head, rows)
 
 
