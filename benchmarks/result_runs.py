@@ -80,14 +80,14 @@ def preset(plan: Record) -> str:
 
 
 def by_record() -> str:
-    """Every training that protects records: one line for each method, epsilon and machine, both data sets side by side."""
+    """Every training that protects records: a line for each method, epsilon and machine."""
     for one in trainings():
         if one["privacy"] and _guarantee(one["privacy"]) != GUARANTEE:
             raise ValueError(f"{one['name']}: {_guarantee(one['privacy'])}; the table is for {GUARANTEE}")
     lines: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
     for some in grouped(trainings()):
         lines.setdefault(_place(some[0])[2:], {})[some[0]["plan"]["facts"]["data"]] = some
-    head = ["preset or method", "true epsilon", "seeds", "MNIST: CNN", "FID", "IS"]
+    head = ["preset or method", "epsilon", "seeds", "MNIST: CNN", "FID", "IS"]
     head += ["Fashion-MNIST: CNN", "FID", "IS", "training"]
     return table(head, (_row(lines[place]) for place in sorted(lines)))
 
@@ -157,7 +157,7 @@ def _line(one: Record) -> tuple[str, str, str, float | None]:
 def true_epsilon(one: Record) -> str:
     """The guarantee, and beside it what was claimed for the same run elsewhere."""
     if one["privacy"] is None:
-        return "none: no guarantee"
+        return "none"
     epsilon = f"{one['privacy']['epsilon']:.4g}"
     if claimed := one["plan"]["claimed"]:
         return f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"

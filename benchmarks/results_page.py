@@ -38,20 +38,19 @@ def page() -> str:
 
 All tables are made from the records in `benchmarks/results`, each with its command, commit and machine.
 
-**Epsilon** is at delta 1e-5, for one *record replaced*, towards the *public*, unless said otherwise. It is that of one
-run, computed from its ledger; the search for settings is outside of it. Settings were chosen on held-out training
-images of MNIST (`refined`: of both sets), for digits on its test images. All data sets of this page are public.
-
-**CNN**: accuracy on the real test set after training on 60,000 synthetic images. **FID**: 60,000 synthetic images
-against the training set. **IS**: Inception Score by a classifier trained on real images.
+Epsilon is at delta 1e-5, for one *record replaced*, towards the *public*, unless said otherwise. It is that of one
+run, computed from its ledger; the search for settings, on held-out training images of MNIST (`refined`: of both sets;
+digits: on its test images), is outside of it. All data sets are public. CNN: accuracy on the real test set after
+training on 60,000 synthetic images. FID: 60,000 synthetic images against the training set. IS: by a classifier
+trained on real images.
 
 ## MNIST and Fashion-MNIST
 
 {by_record()}
 
-Means over the seeds; a dash means not measured. Within one row seeds differ by at most: {ranges()}. The machine is one
-H200 unless said otherwise; a star means that it was shared. For `paper` (warm start of 200 iterations instead of 2,000)
-no analysis can give less than 329.4.
+Means over the seeds, which differ within a row by at most: {ranges()}. One H200 unless said otherwise; a star means
+that it was shared, a dash not measured. `gan` has no guarantee. For `paper` (warm start of 200 iterations instead of
+2,000) no analysis can give less than 329.4.
 
 ![CNN accuracy and FID over epsilon, preset kernel](quality.png)
 
@@ -59,40 +58,38 @@ no analysis can give less than 329.4.
 
 {published()}
 
-None of them used public data. **Their epsilon is not ours**: most state it for one record *added or removed*, by Renyi
-accounting at delta = 1 / (n ln n). The bold figures are the same noise in our relation, by our accountant from the
-published noise, rate and steps; for FETA-Pro at 5 and 1 the noise is derived from the stated epsilon. So FETA-Pro at its
-5 compares with ours at 10. DP-MERF's relation is that of its authors' bound; DP-Kernel's is that of its accountant.
+None of them used public data. **Their epsilon is not ours**: most state it for one record *added or removed*, by
+Renyi accounting at delta = 1/(n ln n). Bold is the same noise in our relation, by our accountant from the published
+noise, rate and steps (FETA-Pro at 5 and 1: noise derived from its epsilon); "above" means not recomputed. DP-MERF's
+relation is that of its authors' bound, DP-Kernel's that of its accountant. FETA-Pro at 5 compares with ours at 10.
 
 ## The paper's Table 1
 
 {table_1()}
 
-Ours at a true epsilon of 10 (`paper`: 610.3; `gan`: no guarantee), one run each; in brackets what the GS-WGAN paper reports, at
-10 as accounted there, which is not one relation: one record replaced for GS-WGAN, DP-SGD GAN and DP-MERF, dependent on
-the votes for G-PATE ([methods.md](methods.md#baselines-claimed-and-true)). IS, MLP and the 13 classifiers are of 10,000
-images. Calibrated: the share of what the same classifiers reach on real images.
+Ours at a true epsilon of 10 (`paper`: 610.3; `gan`: none), one run each. In brackets the GS-WGAN paper's figures at
+10 as accounted there: one record replaced for GS-WGAN, DP-SGD GAN and DP-MERF, dependent on the votes for G-PATE
+([methods.md](methods.md#baselines-claimed-and-true)). IS and the 13 classifiers are of 10,000 images; calibrated is
+the share of what the classifiers reach on real images.
 
 ## Persons
 
 {by_person()}
 
-One writer *zeroed* or *replaced*, towards the public; `mnist-writers` has 539 of them and 10 classes, `femnist-writers`
-60 and 36. There is no guarantee towards the trusted aggregator. For `paper-federated` the server is untrusted and the
-figure holds towards it (3,788 as printed). All clients were computed in one batch. The paper's Table 2, on Federated
-EMNIST with 866 clients, reports IS 11.25 and FID 60.8 for GS-WGAN, 10.88 and 218.2 for Fed-Avg GAN.
+One writer *zeroed* or *replaced*, towards the public; `mnist-writers` has 539 and 10 classes, `femnist-writers` 60
+and 36. Towards the trusted aggregator there is no guarantee; for `paper-federated` the server is untrusted, and the
+figure holds towards it (3,788 as printed). All clients were computed in one batch. The paper's Table 2 (866 clients)
+has IS 11.25 and FID 60.8 for GS-WGAN, 10.88 and 218.2 for Fed-Avg GAN.
 
 ![Digits after 539 writers, epsilon 10](mnist-writers-epsilon-10.png)
 
-Bytes on the wire per client and round, MNIST's shape (the paper states 1.5e5 and 3.94e7 per step for GS-WGAN and Fed-Avg
-GAN, both ways together):
+Bytes on the wire per client and round, MNIST's shape (the paper: 1.5e5 and 3.94e7 per step for GS-WGAN and Fed-Avg
+GAN):
 
 {wire()}
 
-The debugging task: images of 270 of 539 writers are inverted, and each group gets a generator. Share of generated images
-with a bright frame; delta 1e-5, one writer zeroed:
-
-{debugging()}
+Debugging task: 270 of 539 writers' images are inverted and each group gets a generator. Share of images with a bright
+frame, at this true epsilon for both generators (delta 1e-5, one writer zeroed): {debugging()}.
 
 ![Samples of both groups: kernel critic, Algorithm 2, Fed-Avg GAN with noise 0.01, 0.1 and 0.5](debugging.png)
 
@@ -104,8 +101,8 @@ In brackets the paper's. Its AdaBoost is SAMME.R, which scikit-learn no longer h
 
 ## Digits, 8x8
 
-1,437 records, 360 test images. Logistic regression on 5,000 synthetic digits at epsilon 10, three seeds: {digits()}. All methods by
-`gswgan benchmark`, two seeds:
+Logistic regression on 5,000 synthetic digits at epsilon 10, three seeds: {digits()}. All methods by `gswgan
+benchmark`, five classifiers, two seeds:
 
 {digits_methods()}
 
@@ -113,7 +110,8 @@ In brackets the paper's. Its AdaBoost is SAMME.R, which scikit-learn no longer h
 
 {canaries()}
 
-Bounds at 95 % from one training each; a bound of 0 means that this attack saw nothing. From samples alone no bound is above 0.
+Lower bounds on epsilon at 95 % from one training in the white box; 0 means that the attack saw nothing. From samples
+alone no bound is above 0.
 
 ## Speed
 
@@ -121,8 +119,8 @@ Bounds at 95 % from one training each; a bound of 0 means that this attack saw n
 
 ## Curves of the ensemble
 
-Preset `ensemble-alone`, one seed, FID and IS of 10,000 images (`benchmarks/curves.py`). More iterations, less noise and
-more critics help; the kernel critic is ahead everywhere.
+Preset `ensemble-alone`, one seed, 10,000 images (`benchmarks/curves.py`). More iterations, less noise and more
+critics help; the kernel critic is ahead everywhere.
 
 ![IS and FID over epsilon and over the number of critics, MNIST](curves-mnist.png)
 
