@@ -1,4 +1,4 @@
-"""What the proofs of docs/privacy.md take from the code, for every method and preset, through a run's own wiring.
+"""What the proofs of docs/proof.md take from the code, for every method and preset, through a run's own wiring.
 
 Two runs have the same key and differ in one unit. The second is handed the releases of the first, so it has the same
 history: the conditional law of each release is then a matter of its exact sum. That sum may differ by the accounted

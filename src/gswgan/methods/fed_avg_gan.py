@@ -6,7 +6,7 @@ are summed, noise is added once (trusted aggregator, one client zeroed), and the
 moves the discriminator. What the generator then learns from it is post-processing.
 
 Where it departs from the published code: clients by coins, not ten of them without replacement; our conditional
-critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/federated.md has the bytes.
+critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/results.md has the bytes.
 """
 
 from __future__ import annotations

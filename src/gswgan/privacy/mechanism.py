@@ -4,7 +4,7 @@ One call that cannot be half done: what comes in are private rows on any device,
 array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
 package, but for votes, which are counted and not clipped (votes.py).
 
-The arithmetic is what the guarantee needs (docs/privacy.md, "Arithmetic"):
+The arithmetic is what the guarantee needs (docs/proof.md, section 2):
 - every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
 - rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, so the
   sum moves by at most the stated sensitivity and on one device one key gives one result;

@@ -1,4 +1,4 @@
-"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/refined.md).
+"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/methods.md).
 
 1. The kernel critic makes its one release and trains a generator with it.
 2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
