@@ -5,6 +5,20 @@
 >>> model.privacy            # epsilon with delta, neighbours, unit, observer, sampling
 >>> synthetic, y = model.sample(60_000)
 >>> model.save("release")    # and later: gswgan.load("release").sample(100)
+
+Layers: a module imports only from lower lines and, within a line, from what stands further right. Imports inside
+functions count. tests/test_architecture.py reads this table.
+
+    cli
+    api
+    benchmark > audit > release > report > federated > evaluation
+    run
+    methods
+    plan
+    critics
+    generators > data
+    errors
+    privacy
 """
 
 from __future__ import annotations

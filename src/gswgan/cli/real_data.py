@@ -34,8 +34,6 @@ def load_data(
     from gswgan.data import load_data as load_all
     from gswgan.evaluation.choice import choose_clients
 
-    earlier = where.pop("judge", None)  # the name of the option in runs of the earlier format
-    reference_classifier = earlier if reference_classifier is None else reference_classifier
     data = load_all(split=split, **where)
     if split != "train":
         return data

@@ -160,7 +160,7 @@ def enough_clients(facts: Facts, privacy: PrivacySettings) -> int:
     """How many clients it takes until the noise is bearable, with the noise that each client (or the server) adds.
 
     The noise in a fake's gradient falls with 1 / clients where it is added once, with 1 / sqrt(clients) where each
-    client adds its own (docs/choosing.md; it is bearable up to 0.3).
+    client adds its own (docs/methods.md; it is bearable up to 0.3).
     """
     noise, clients = gradient_noise(facts, sum_noise(facts, privacy)), facts.persons or 1
     return math.ceil(clients * (noise / BEARABLE) ** (2 if privacy.observer == "server" else 1))
