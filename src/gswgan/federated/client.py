@@ -202,7 +202,7 @@ class Client:
             announce("embedding", grid, bound, event, work.ledger, work.secret)
             return pack(grid, plan)
         mechanism = GaussianMechanism(contribution=bound, event=event, ledger=work.ledger, streams=work.secret)
-        noisy = mechanism.release("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
+        noisy = mechanism.answer("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
         return pack(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), plan)
 
     def _row(self, plan: Plan, data: ImageData, features: RandomFeatures) -> Tensor:

@@ -181,7 +181,7 @@ class RemoteCritics:
         )
         width = self._plan.facts.pixels
         if self._trust == "trusted-aggregator":
-            return self._mechanism.release(name, self._blocks(), slots=bound.rows, width=width).sums
+            return self._mechanism.answer(name, self._blocks(), slots=bound.rows, width=width).sums
         total = np.zeros((bound.rows, width), np.int64)  # noisy already: the ledger says what each client went through
         for rows, _ in self._blocks():
             total += rows.numpy()[0]

@@ -128,7 +128,7 @@ class FedAvgGAN:
             return
         self._participants, self._norms = self.draw_participants(number), []
         blocks = self._blocks(number, generator)
-        released = self._mechanism.release(f"round {number}", blocks, slots=1, width=self.width)
+        released = self._mechanism.answer(f"round {number}", blocks, slots=1, width=self.width)
         expected = expected_participants(self._mechanism.event, self.count)
         moved = torch.from_numpy((released.sums[0] / expected).astype(np.float32)).to(self.device)
         for value, part in zip(self.params.values(), moved.split([v.numel() for v in self.params.values()])):

@@ -60,7 +60,7 @@ class ClippedSum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Released:
+class Answer:
     """What has left the barrier: noisy sums [slots, width] and, where asked for, noisy counts [slots]."""
 
     sums: NDArray[np.float64]
@@ -199,7 +199,7 @@ class GaussianMechanism:
         """
         return draw_participants(self.event, count, self._streams, self.ledger.observer, name)
 
-    def release(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Answer:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
 
         Where the data was summed in parts, the sum of the parts comes in place of the blocks. `name` identifies the
@@ -212,8 +212,8 @@ class GaussianMechanism:
         noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, fingerprint)
         noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         if not self.contribution.counts:
-            return Released(sums=noisy, counts=None)
-        return Released(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
+            return Answer(sums=noisy, counts=None)
+        return Answer(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
 
     def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
         if not isinstance(blocks, ClippedSum):

@@ -148,7 +148,7 @@ class Refined:
             some = torch.from_numpy(members).to(self.device)
             return gradients.of_records(self._images[some], self._labels[some], some, seed)
 
-        gradient = self._descent.release(f"step {step}", rows)
+        gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         generator.descend_denoiser(gradient, rate, self.optimizer.average)
