@@ -36,7 +36,6 @@ import torch
 from PIL import Image
 
 from gswgan import load_data
-from gswgan.api import load
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
@@ -51,6 +50,7 @@ from gswgan.run.budget import Budget
 from gswgan.run.checkpoint import Checkpoint
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import load
 from kills import CPU, ManyRounds, OneRound, Training
 from record import record
 

@@ -15,12 +15,12 @@ import pytest
 from rounds import answer_all, make_clients, make_round, people, small_plan
 from typer.testing import CliRunner
 
-from gswgan.api import load
 from gswgan.cli.main import app
 from gswgan.errors import GswganError
 from gswgan.federated.memory import memories
 from gswgan.federated.round import Round
 from gswgan.run.folder import RunFolder
+from gswgan.run.released import load
 from loopback import wait
 
 HAS_FLOWER = importlib.util.find_spec("flwr") is not None
