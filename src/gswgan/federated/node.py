@@ -135,7 +135,7 @@ class _OnlyTo:
         return call_next(context)
 
 
-class _Bounded:
+class SizeLimit:
     """Lets an answer of the SuperNode be read only if it, with all before it, has a bounded size as it is sent."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ def _runtime(address: str, *interceptors: Any) -> RuntimeHttpClient:
         interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
     )  # without Flower's retries, which end the process when a message has been withdrawn
     made._client.headers["accept-encoding"] = "identity"
-    made._client.event_hooks = {"response": [_Bounded()]}
+    made._client.event_hooks = {"response": [SizeLimit()]}
     return made
 
 
