@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "gswgan"
 PAGES = ("README.md", "CHANGELOG.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 THREATS = (ROOT / "docs" / "guarantee.md").read_text()
-MAX_PAGES, MAX_WORDS, MAX_WORDS_OF_README = 9, 16_500, 700
+MAX_PAGES, MAX_WORDS, MAX_WORDS_OF_README = 9, 13_500, 700
 
 FUNCTION = r"`([\w/]+\.py): ([\w.]+)`"
 FILE = r"`([\w/-]+/[\w-]+\.(?:py|toml|json))(?=[`: ])"
@@ -77,10 +77,15 @@ def test_every_threat_names_the_code_that_prevents_it_and_a_test_that_attacks_it
         assert re.fullmatch(r"`tests/[\w/]+\.py: test_\w+`", attacked), row
 
 
+def words(page: str) -> int:
+    """Of a page with its tables and examples; the bars of a table and operators are no words."""
+    return sum(any(letter.isalnum() for letter in word) for word in (ROOT / page).read_text().split())
+
+
 def test_the_pages_are_few_and_short() -> None:
-    texts = {page: (ROOT / page).read_text() for page in PAGES if page.startswith("docs/")}
-    assert len(texts) <= MAX_PAGES
-    assert sum(len(text.split()) for text in texts.values()) <= MAX_WORDS
+    pages = [page for page in PAGES if page.startswith("docs/")]
+    assert len(pages) <= MAX_PAGES
+    assert sum(words(page) for page in pages) <= MAX_WORDS
     assert len((ROOT / "README.md").read_text().split()) <= MAX_WORDS_OF_README
 
 
