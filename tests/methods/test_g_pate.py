@@ -65,7 +65,7 @@ class Replay:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.released: dict[str, np.ndarray] = {}
         self.votes: list[dict[str, torch.Tensor]] = []
-        original = VoteMechanism.release
+        original = VoteMechanism.answer
 
         def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
             self.votes[-1][name] = votes.clone()
@@ -73,7 +73,7 @@ class Replay:
                 self.released[name] = original(mechanism, name, votes)
             return self.released[name]
 
-        monkeypatch.setattr(VoteMechanism, "release", release)
+        monkeypatch.setattr(VoteMechanism, "answer", release)
 
     def run(self, critic, generator: Generator) -> None:
         self.votes.append({})
@@ -166,7 +166,7 @@ def test_the_answer_is_the_confident_gnmax_of_the_counts(tmp_path, stripes, monk
         names.append(name)
         return largest if mechanism.ballot.largest else counts
 
-    monkeypatch.setattr(VoteMechanism, "release", release)
+    monkeypatch.setattr(VoteMechanism, "answer", release)
     images, labels = fakes()
     answer = critic.upstream_gradient(images, labels)
     directions = critic.directions(images).double().numpy()
@@ -232,7 +232,7 @@ def test_the_noise_of_both_releases_has_its_scale_and_no_other(tmp_path, which: 
     mechanism = (critic._check, critic._vote)[which]
     assert mechanism.ballot == ballots(settings, 1500)[which]
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 10, (COUNT, 4500)))
-    noise = (mechanism.release("a", votes) - mechanism.counts(votes)).ravel()[:20_000]
+    noise = (mechanism.answer("a", votes) - mechanism.counts(votes)).ravel()[:20_000]
     assert kstest(noise / scale, "norm").pvalue > 1e-3
     for wrong in (2 / 3, 3 / 2, other / scale):
         assert kstest(noise / (scale * wrong), "norm").pvalue < 1e-3

@@ -61,14 +61,14 @@ def play(critic: PateGan, generator: Generator, steps: int = STEPS, start: int =
 def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: None, record: int = 17) -> None:
     """With the released votes replayed, another record changes exactly its own teacher; student and generator, none."""
     released: dict[str, np.ndarray] = {}
-    original = VoteMechanism.release
+    original = VoteMechanism.answer
 
     def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
         if name not in released:
             released[name] = original(mechanism, name, votes)
         return released[name]
 
-    monkeypatch.setattr(VoteMechanism, "release", release)
+    monkeypatch.setattr(VoteMechanism, "answer", release)
     runs = []
     for place, shown in enumerate((data, changed_in_one_record(data, record))):
         critic, generator = make(tmp_path / str(place), shown), tiny_generator()
@@ -239,7 +239,7 @@ def test_calibration_finds_a_scale() -> None:
 def test_the_noise_on_both_counts_has_its_scale_and_no_other(tmp_path) -> None:
     critic = make(tmp_path, None, batch_size=5000, scale=28.0)
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (COUNT, 5000)))
-    noise = critic._mechanism.release("a", votes) - critic._mechanism.counts(votes)
+    noise = critic._mechanism.answer("a", votes) - critic._mechanism.counts(votes)
     assert noise.shape == (5000, 2)
     for column in noise.T:
         assert kstest(column / 28.0, "laplace").pvalue > 1e-3
@@ -283,7 +283,7 @@ def test_the_student_is_taught_the_noisy_majority(tmp_path, stripes, monkeypatch
     """Labels are the larger of the released counts, and neither the exact votes nor anything else."""
     critic, seen = make(tmp_path, stripes), []
     counts = np.random.default_rng(0).normal(6, 3, (6, 2))
-    monkeypatch.setattr(VoteMechanism, "release", lambda *_: counts)
+    monkeypatch.setattr(VoteMechanism, "answer", lambda *_: counts)
     from gswgan.methods import pate_gan
 
     original = pate_gan.learn_labels

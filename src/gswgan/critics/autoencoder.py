@@ -92,6 +92,6 @@ def train(
     for update in range(settings.releases):
         if stopped():
             raise Stopped
-        dp_sgd.descend(adam, autoencoder, gradients.release(f"auto-encoder update {update}", rows))
+        dp_sgd.descend(adam, autoencoder, gradients.answer(f"auto-encoder update {update}", rows))
         for group in adam.param_groups:  # down in a line: the last steps average the noise
             group["lr"] = settings.learning_rate * (1 - (update + 1) / settings.releases)

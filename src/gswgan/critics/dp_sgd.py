@@ -97,11 +97,11 @@ class RecordGradients:
             self.norms.append(found.norm(dim=1))
             yield found[:, None], None
 
-    def release(self, name: str, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
+    def answer(self, name: str, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
         """(sum clip(g) + noise) / (q n) over those who take part, [P]: the only way out."""
         members = self.draw(name)
         self.participants, self.norms = len(members), []
-        released = self.mechanism.release(name, self.blocks(members, rows), slots=1, width=self.width)
+        released = self.mechanism.answer(name, self.blocks(members, rows), slots=1, width=self.width)
         device = next(self.network.parameters()).device
         return torch.from_numpy((released.sums[0] / self.expected).astype(np.float32)).to(device)
 

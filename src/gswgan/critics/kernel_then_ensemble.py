@@ -1,7 +1,7 @@
 """An ensemble that does not start from nothing: the kernel critic leads first, with a part of the budget.
 
 Where records are few for so many critics, a gradient of theirs is mostly noise, and most steps would go into what
-one release of the kernel critic gives at once (docs/ensemble.md). After `steps` steps the critics take over: all of
+one release of the kernel critic gives at once (docs/methods.md). After `steps` steps the critics take over: all of
 them first learn against the generator as it is then, which stays with them and costs nothing, and then as ever.
 """
 

@@ -113,7 +113,7 @@ class CriticAtClient:
             grid = clip_to_grid(rows, bound.clip_norm)[0].numpy()
             announce(name, grid, bound, mechanism.event, mechanism.ledger, self._secret)
             return pack_block(grid, self._plan)
-        noisy = mechanism.release(name, [(rows, None)], slots=rows.shape[1], width=rows.shape[2])
+        noisy = mechanism.answer(name, [(rows, None)], slots=rows.shape[1], width=rows.shape[2])
         return pack_block(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), self._plan)
 
     def _critic(self) -> Ensemble:

@@ -6,7 +6,7 @@ are summed, noise is added once (trusted aggregator, one client zeroed), and the
 moves the discriminator. What the generator then learns from it is post-processing.
 
 Where it departs from the published code: clients by coins, not ten of them without replacement; our conditional
-critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/federated.md has the bytes.
+critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/results.md has the bytes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FedAvgGAN:
             return
         self._participants, self._norms = self.draw_participants(number), []
         blocks = self._blocks(number, generator)
-        released = self._mechanism.release(f"round {number}", blocks, slots=1, width=self.width)
+        released = self._mechanism.answer(f"round {number}", blocks, slots=1, width=self.width)
         expected = expected_participants(self._mechanism.event, self.count)
         moved = torch.from_numpy((released.sums[0] / expected).astype(np.float32)).to(self.device)
         for value, part in zip(self.params.values(), moved.split([v.numel() for v in self.params.values()])):

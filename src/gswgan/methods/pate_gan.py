@@ -204,7 +204,7 @@ class PateGan:
         for update in range(self.settings.student_updates):
             fake, labels = generator.fakes(self.settings.batch_size, "student", step, update)
             votes = self.teachers.votes(fake, labels)
-            counts = self._mechanism.release(f"step {step} labels {update}", votes)
+            counts = self._mechanism.answer(f"step {step} labels {update}", votes)
             real = torch.from_numpy(counts.argmax(axis=1)).to(fake)  # PATE_lambda
             learn_labels(self.student, self.adam, fake[None], labels[None], real[None], self.settings)
             self._labelled_real, self._votes_real = float(real.mean()), float(votes.double().mean())

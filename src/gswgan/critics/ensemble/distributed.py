@@ -34,7 +34,7 @@ from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, GaussianMechanism
 from gswgan.privacy.events import BaseEvent
-from gswgan.privacy.mechanism import Block, ClippedSum, Released, clipped_sum
+from gswgan.privacy.mechanism import Answer, Block, ClippedSum, clipped_sum
 
 PATIENCE = timedelta(hours=2)
 """How long a rank waits for the others, which may be warming up. A process that ends is noticed at once."""
@@ -181,10 +181,10 @@ class PartialSum:
         """As rank 0 has drawn."""
         return np.flatnonzero(self._ranks.share(torch.zeros(count, dtype=torch.uint8)).numpy())
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         """Add what is here to the sum. What comes of it is rank 0's."""
         self._ranks.add(clipped_sum(blocks, self.contribution, slots=slots, width=width).total, self._device)
-        return Released(sums=np.zeros((slots, width)), counts=None)
+        return Answer(sums=np.zeros((slots, width)), counts=None)
 
 
 class _BroadcastFakes:

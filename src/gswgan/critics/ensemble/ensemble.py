@@ -21,7 +21,7 @@ from gswgan.critics.ensemble.warm_start import WarmStart
 from gswgan.generators.generator import Generator
 from gswgan.privacy import BatchStreams, Contribution, Streams
 from gswgan.privacy.events import BaseEvent
-from gswgan.privacy.mechanism import Block, Released
+from gswgan.privacy.mechanism import Answer, Block
 from gswgan.privacy.participation import expected_participants, usual_participants
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -37,7 +37,7 @@ class Mechanism(Protocol):
     def participants(self, name: str, count: int) -> np.ndarray:
         """Who of `count` takes part in the release of this name."""
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         """The noisy sum of what the blocks have, clipped."""
 
 
@@ -86,7 +86,7 @@ class Ensemble(Learners):
         name, size = f"step {self._step}", {"slots": len(images), "width": images[0].numel()}
         while True:
             try:
-                released = self._mechanism.release(name, self._blocks(images, labels), **size)
+                released = self._mechanism.answer(name, self._blocks(images, labels), **size)
                 break
             except torch.OutOfMemoryError as wrong:  # while it was summed: nothing was recorded, nothing has left
                 self._halve(wrong)

@@ -82,7 +82,7 @@ class OnePass:
         self, settings: KernelSettings, contribution: Contribution, device: torch.device
     ) -> tuple[ClippedSum, int]:
         """The sum over all records and their number. Raises Stopped when it was asked to stop, and has saved."""
-        stream, parts = self.stream, self.stream.shards.parts
+        stream, parts = self.stream, self.stream.files.parts
         where = "cpu" if self.workers == "ray" else str(device)
         job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where)
         done, total, left_out = self._saved(len(parts), settings, contribution)

@@ -1,4 +1,4 @@
-"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/refined.md).
+"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/methods.md).
 
 1. The kernel critic makes its one release and trains a generator with it.
 2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
@@ -148,7 +148,7 @@ class Refined:
             some = torch.from_numpy(members).to(self.device)
             return gradients.of_records(self._images[some], self._labels[some], some, seed)
 
-        gradient = self._descent.release(f"step {step}", rows)
+        gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         generator.descend_denoiser(gradient, rate, self.optimizer.average)

@@ -1,4 +1,4 @@
-"""The example of docs/baselines.md is a method: one file and one line."""
+"""The example of docs/methods.md is a method: one file and one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gswgan.privacy.ledger import read_ledger
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
-PAGE = Path(__file__).parents[2] / "docs" / "baselines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
 
 @pytest.fixture
