@@ -162,7 +162,8 @@ class Client:
         assert plan.privacy is not None
         folder, event = self._place(plan), _event(plan)
         self._limits.check(plan)
-        if name not in {entry.name for entry in recorded(folder / "ledger.jsonl")}:  # a repeated answer is counted where it is recorded
+        repeated = any(entry.name == name for entry in recorded(folder / "ledger.jsonl"))
+        if not repeated:  # a repeated answer is counted where it is recorded
             memory = Memory.read(self.home)
             memory.cap.check((*memory.events, event))
         is_new = not folder.exists()
