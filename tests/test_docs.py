@@ -107,7 +107,11 @@ def options(words: list[str]) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_has_its_options(page: str) -> None:
-    lines = re.findall(r"^ {4}(?:torchrun .* -m )?gswgan (.*)$", (ROOT / page).read_text(), re.M)
+    text = (ROOT / page).read_text()
+    shown = re.findall(r"^ {4}(.*)$", text, re.M) + [
+        line for block in re.findall(r"^```console\n(.*?)^```", text, re.S | re.M) for line in block.splitlines()
+    ]
+    lines = [found[1] for line in shown if (found := re.match(r"(?:torchrun .* -m )?gswgan (.*)$", line))]
     for line in lines:
         asked, known = options(line.split("  #")[0].split())
         assert asked <= known, (line, asked - known)
