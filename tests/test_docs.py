@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import typer.main
 
+import architecture
+import gswgan
 from gswgan.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +82,11 @@ def test_every_threat_names_the_code_that_prevents_it_and_a_test_that_attacks_it
 def words(page: str) -> int:
     """Of a page with its tables and examples; the bars of a table and operators are no words."""
     return sum(any(letter.isalnum() for letter in word) for word in (ROOT / page).read_text().split())
+
+
+def test_the_layers_are_those_of_the_package() -> None:
+    page = " ".join((ROOT / "docs" / "paper_map.md").read_text().split())
+    assert f"): {', '.join(architecture.layers(gswgan.__doc__ or ''))}." in page
 
 
 def test_the_pages_are_few_and_short() -> None:
