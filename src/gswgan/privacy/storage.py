@@ -165,7 +165,7 @@ def erase_file(path: Path) -> None:
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Make a folder and those above it. An existing one must not be a link; if private, it must be this user's alone."""
+    """Make a folder and those above it. An existing one must be no link; if private, it must be this user's alone."""
     for new in reversed([place for place in (path, *path.parents) if not os.path.lexists(place)]):
         with contextlib.suppress(FileExistsError):  # another process was quicker
             os.mkdir(new, PRIVATE_MODE if private and new == path else FOLDER_MODE)
