@@ -101,7 +101,7 @@ class CriticAtClient:
         if state:
             critic.load_state(state)
         critic.learn(batch.number, cast(Generator, batch))
-        return critic.judge(ONLY, *batch.judged).flatten(2), critic.state()
+        return critic.input_gradients(ONLY, *batch.judged).flatten(2), critic.state()
 
     def _zeros(self, batch: Batch) -> Tensor:
         return torch.zeros(1, len(batch.judged[0]), self._plan.facts.pixels)
