@@ -1,4 +1,4 @@
-"""The interface that every method has, and GS-WGAN behind it."""
+"""GSWGAN: fit, sample, save, load and the guarantee, for every method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,23 +22,6 @@ from gswgan.run.loop import run
 from gswgan.run.publish import cost_from_statement
 from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model, pick_device
 from gswgan.run.temporary import temporary_folder
-
-
-class Synthesizer(Protocol):
-    """What every method can do."""
-
-    def fit(self, images: ArrayLike, labels: ArrayLike | None = None) -> Synthesizer:
-        """Learn from private images, once."""
-
-    def sample(self, n: int, labels: ArrayLike | Labels | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Synthetic images and their labels."""
-
-    @property
-    def privacy(self) -> PrivacyCost:
-        """What the release guarantees, to whom, about what."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write everything that may be published."""
 
 
 class GSWGAN:
