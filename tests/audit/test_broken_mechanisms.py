@@ -19,8 +19,8 @@ from gswgan.audit.worst_case import (
     kernel_pairs,
     kernel_release,
     kernel_scores,
+    observe_steps,
     public_features,
-    watch_ensemble,
 )
 from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
@@ -79,7 +79,7 @@ def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float
 def run_bound(*, trials: int = 500) -> float:
     law, steps = StepLaw.of(RUN.event), trials * RUN.releases
     scores = [
-        law.log_ratio(watch_ensemble(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
+        law.log_ratio(observe_steps(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
         for world in (1, 2)
     ]
     return shown(*scores, LossFamily(RUN.total(), DELTA))
