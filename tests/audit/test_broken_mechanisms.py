@@ -62,12 +62,9 @@ def run_plan(seed: int) -> Plan:
     """A run of the ensemble with these settings: a record for each of four small critics."""
     plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=RUN.releases)
     return restated(
-        plan,
-        seed=seed,
-        privacy=RUN,
-        critic=dataclasses.replace(plan.critic, width=2),
+        plan, seed=seed, privacy=RUN, critic=dataclasses.replace(plan.critic, width=2),
         training=dataclasses.replace(plan.training, batch_size=RUN.rows),
-    )
+    )  # fmt: skip
 
 
 def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float:
@@ -279,11 +276,9 @@ def test_one_noise_key_for_two_budgets(tmp_path, monkeypatch) -> None:
         for number, privacy in enumerate((KERNEL, louder)):
             ledger = Ledger(tmp_path / f"{world} {number}", observer="public", context="plan")
             mechanism = GaussianMechanism(
-                contribution=privacy.contribution,
-                event=privacy.event,
-                ledger=ledger,
+                contribution=privacy.contribution, event=privacy.event, ledger=ledger,
                 streams=Streams(bytes([world]) * 32, "plan"),
-            )
+            )  # fmt: skip
             seen.append(embed(pair.data(world, copies), features, mechanism).sums)
             ledger.path.unlink()
         exact = (3 * seen[0] - seen[1]) / 2
