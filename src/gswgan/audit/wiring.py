@@ -2,7 +2,7 @@
 
 The audit plants what a worst-case critic or gradient would say, and nothing else: who takes part, the clip, the sum,
 the ledger and the noise come from the run's own wiring, so an error there is an error that the audit can see. The key
-alone is fixed by the audit's seed (`insecure_reproducible`): nobody's data is at stake, and a result can be repeated.
+alone is fixed by the audit's seed (`insecure_reproducible`): no real data is used, and a result can be repeated.
 """
 
 from __future__ import annotations

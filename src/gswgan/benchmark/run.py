@@ -1,7 +1,7 @@
 """Train, sample and measure every cell, whatever becomes of the others; then write tables and page.
 
 A cell is a run folder like any other. What the benchmark knows of it is in RUN/private/benchmark.json, so that a
-finished cell is never run again and a half-finished one goes on where it stopped, also after `kill -9`.
+finished cell is never run again and a half-finished one continues where it stopped, also after `kill -9`.
 """
 
 from __future__ import annotations

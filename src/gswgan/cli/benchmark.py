@@ -46,7 +46,7 @@ def benchmark(
 
     Trains, samples and measures each method at each epsilon with each seed; writes benchmark.json, benchmark.md and
     report.html. The figures are computed on real data: they are PRIVATE unless the data is public. Stopped at any
-    moment, the same command goes on; a run that fails does not stop the others, and is tried again next time.
+    moment, the same command continues; a run that fails does not stop the others, and is tried again next time.
     """
     needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
     from gswgan.benchmark.options import load_sets, parse_options

@@ -68,7 +68,7 @@ def partition_persons(persons: np.ndarray, parts: int, *, seed: int, number: int
 
 
 def check_own_names(repeated: Sequence[str]) -> None:
-    """Refuse files of one name in several class folders, for whoever goes by the places of records.
+    """Refuse files of one name in several class folders, where the places of records matter.
 
     Files are ordered by name. Among files of one name the class decides, so a record whose label changes would move
     others to other parts, or to other coins or persons.
