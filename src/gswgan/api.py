@@ -1,4 +1,4 @@
-"""The interface that every method has, and GS-WGAN behind it."""
+"""GSWGAN: fit, sample, save, load and the guarantee, for every method."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import safetensors
@@ -38,23 +38,6 @@ MAX_BYTES = 8 * 2**30
 
 
 _FINISHED = "Resume the run (gswgan train --resume), or copy the release again."
-
-
-class Synthesizer(Protocol):
-    """What every method can do."""
-
-    def fit(self, images: ArrayLike, labels: ArrayLike | None = None) -> Synthesizer:
-        """Learn from private images, once."""
-
-    def sample(self, n: int, labels: ArrayLike | Labels | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Synthetic images and their labels."""
-
-    @property
-    def privacy(self) -> PrivacyCost:
-        """What the release guarantees, to whom, about what."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write everything that may be published."""
 
 
 class GSWGAN:
