@@ -418,7 +418,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         np.savez(tmp_path / f"{name}.npz", images=part.images[:, 0], labels=part.labels)
     monkeypatch.chdir(tmp_path)
     call = ["benchmark", "--data", "stripes.npz", "--test-data", "held.npz", "--classes", "3", "--methods",
-            "default,gan", "--epsilon", "3,10", "--samples", "60", "--classifiers", "lda", "--out", "out",
+            "kernel,gan", "--epsilon", "3,10", "--samples", "60", "--classifiers", "lda", "--out", "out",
             "--device", "cpu"]  # fmt: skip
     threads = torch.get_num_threads()
     done = CliRunner().invoke(app, call)

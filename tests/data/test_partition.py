@@ -74,7 +74,7 @@ def test_any_request_is_a_partition_or_a_data_error(count: int, shards: int, see
 def test_the_seed_decides_and_nothing_else() -> None:
     assert (partition(500, 7, seed=3).indices == partition(500, 7, seed=3).indices).all()
     assert (partition(500, 7, seed=3).indices != partition(500, 7, seed=4).indices).any()
-    assert list(inspect.signature(partition).parameters) == ["count", "shards", "seed"]
+    assert list(inspect.signature(partition).parameters) == ["count", "parts", "seed"]
 
 
 def test_records_are_shuffled_before_they_are_cut() -> None:
