@@ -158,10 +158,8 @@ class _Job:
         """What the figures depend on besides the run."""
         request = self.setup.request
         return {
-            "samples": self.setup.samples,
-            "metrics": list(request.metrics),
-            "classifiers": list(request.classifiers),
-        }
+            "samples": self.setup.samples, "metrics": list(request.metrics), "classifiers": list(request.classifiers),
+        }  # fmt: skip
 
     def read(self) -> dict[str, Any]:
         """The state; empty before the cell has begun."""
