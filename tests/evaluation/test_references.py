@@ -8,7 +8,7 @@ import pytest
 
 from conftest import tiny_images
 from gswgan import load_data
-from gswgan.evaluation.cache import cache_folder, data_checksum
+from gswgan.evaluation.references import cache_folder, data_checksum
 
 
 def test_checksum_tells_any_two_data_sets_apart() -> None:
