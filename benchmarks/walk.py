@@ -5,7 +5,8 @@
 Each walk is one process with a profiler: `gswgan train` with the default preset on a folder of PNG images (digits),
 `gswgan sample` of 10 images, `gswgan release`, and one round of Algorithm 2 with 4 clients in one process (by
 tests/federated/critic_rounds.py). A file counts when one of its functions runs, a call when it goes from a function
-in one file to a function in another; each pair of functions counts once. Imports do not count.
+in one file to a function in another; each pair of functions counts once. What runs while a module is imported does not
+count.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Walk:
         self.calls: set[tuple[str, str]] = set()
         self.counted: Counter[str] = Counter()
         self._names: dict[CodeType, str | None] = {}
+        self._importing = 0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -74,7 +76,9 @@ class Walk:
         }
 
     def _see(self, frame: FrameType, event: str, argument: object) -> None:
-        if event != "call" or (file := self._file(frame.f_code)) is None:
+        if frame.f_code.co_name == "<module>" and event in ("call", "return"):
+            self._importing += 1 if event == "call" else -1
+        if event != "call" or self._importing or (file := self._file(frame.f_code)) is None:
             return
         self.files.add(file)
         name = frame.f_code.co_qualname
