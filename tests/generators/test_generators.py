@@ -6,8 +6,9 @@ import torch
 from PIL import Image
 
 from gswgan.generators import GeneratorSettings, build_network
+from gswgan.generators.blocks import doubled, repeated, upsampling
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.generators.networks import balanced_labels, doubled, latent_codes, repeated, upsampling
+from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.generators.sampling import channels_last, draw_images, grid_png
 from gswgan.privacy import Streams
 

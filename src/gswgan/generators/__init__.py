@@ -11,9 +11,13 @@ import torch
 from torch import nn
 
 from gswgan.errors import PlanError
+from gswgan.generators.bilinear import BilinearGenerator
+from gswgan.generators.dcgan import DCGANGenerator
 from gswgan.generators.decoded import DecodedGenerator
 from gswgan.generators.denoised import DenoisedSampler
-from gswgan.generators.networks import BilinearGenerator, DCGANGenerator, LatentKind, MLPGenerator, ResNetGenerator
+from gswgan.generators.latent import LatentKind
+from gswgan.generators.mlp import MLPGenerator
+from gswgan.generators.resnet import ResNetGenerator
 
 __all__ = ["GeneratorSettings", "build_network", "network_shapes"]
 

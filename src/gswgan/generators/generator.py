@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.cuda_graphs import Captured
-from gswgan.generators.networks import balanced_labels, latent_codes
+from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.privacy import Streams
 
 

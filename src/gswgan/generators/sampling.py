@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gswgan.generators import GeneratorSettings
-from gswgan.generators.networks import latent_codes
+from gswgan.generators.latent import latent_codes
 
 BATCH = 500
 MAX_ACTIVATIONS = 2**29
