@@ -33,23 +33,23 @@ import numpy as np
 import torch
 
 import gswgan
-from gswgan.api import pick_device
 from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.reference_classifier import reference_judge
+from gswgan.evaluation.reference_classifier import cached_reference_classifier
+from gswgan.evaluation.references import cache_folder, data_checksum
 from gswgan.federated.trust import observers
 from gswgan.generators.sampling import grid_png
 from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import pick_device
 from record import record
 
 IN_ONE_BATCH = "all clients' vectors were computed in one batch: the same mathematics, without the network"
@@ -130,7 +130,7 @@ class Scorer:
             folder = cache_folder(whole.name, data_checksum(whole), None)
             self.inception = load_inception(options.inception_weights, device)
             self.real = reference_moments(whole.images, self.inception, folder)
-            self.judge = reference_judge(whole, folder, device=device) if options.only == "all" else None
+            self.judge = cached_reference_classifier(whole, folder, device=device) if options.only == "all" else None
 
     def measure(self, plan: Plan, path: Path, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
         name, facts = path.stem, dataclasses.replace(plan.facts, records=self.train.n)

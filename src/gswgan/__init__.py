@@ -5,6 +5,20 @@
 >>> model.privacy            # epsilon with delta, neighbours, unit, observer, sampling
 >>> synthetic, y = model.sample(60_000)
 >>> model.save("release")    # and later: gswgan.load("release").sample(100)
+
+Layers: a module imports only from lower lines and, within a line, from what stands further right. Imports inside
+functions count. tests/test_architecture.py reads this table.
+
+    cli
+    api
+    benchmark > audit > release > report > federated > evaluation
+    run
+    methods
+    plan
+    critics
+    generators > data
+    errors
+    privacy
 """
 
 from __future__ import annotations
@@ -12,16 +26,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gswgan.api import GSWGAN, Synthesizer, load
+    from gswgan.api import GSWGAN, load
     from gswgan.data import ImageData, load_data, make_image_data
     from gswgan.privacy import Accountant, PrivacyCost
 
 __version__ = "0.1.0"
-__all__ = ["GSWGAN", "Accountant", "ImageData", "PrivacyCost", "Synthesizer", "load", "load_data", "make_image_data"]
+__all__ = ["GSWGAN", "Accountant", "ImageData", "PrivacyCost", "load", "load_data", "make_image_data"]
 
 _HOME = {
     "GSWGAN": "gswgan.api",
-    "Synthesizer": "gswgan.api",
     "load": "gswgan.api",
     "ImageData": "gswgan.data",
     "load_data": "gswgan.data",

@@ -19,8 +19,8 @@ from gswgan.audit.worst_case import (
     kernel_pairs,
     kernel_release,
     kernel_scores,
+    observe_steps,
     public_features,
-    watch_ensemble,
 )
 from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
@@ -29,7 +29,7 @@ from gswgan.plan.make import guarantee, make_draft, make_plan
 from gswgan.plan.plan import Facts, Plan, PrivacySettings
 from gswgan.privacy import Accountant, GaussianMechanism, Ledger, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
-from gswgan.privacy.mechanism import GRID_BITS, Block, Released
+from gswgan.privacy.mechanism import GRID_BITS, Answer, Block
 
 DELTA = 1e-5
 FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -62,12 +62,9 @@ def run_plan(seed: int) -> Plan:
     """A run of the ensemble with these settings: a record for each of four small critics."""
     plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=RUN.releases)
     return restated(
-        plan,
-        seed=seed,
-        privacy=RUN,
-        critic=dataclasses.replace(plan.critic, width=2),
+        plan, seed=seed, privacy=RUN, critic=dataclasses.replace(plan.critic, width=2),
         training=dataclasses.replace(plan.training, batch_size=RUN.rows),
-    )
+    )  # fmt: skip
 
 
 def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float:
@@ -79,7 +76,7 @@ def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float
 def run_bound(*, trials: int = 500) -> float:
     law, steps = StepLaw.of(RUN.event), trials * RUN.releases
     scores = [
-        law.log_ratio(watch_ensemble(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
+        law.log_ratio(observe_steps(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
         for world in (1, 2)
     ]
     return shown(*scores, LossFamily(RUN.total(), DELTA))
@@ -100,15 +97,15 @@ class HalfTheNoise(GaussianMechanism):
 class Twice(GaussianMechanism):
     """Answers again with fresh noise, and records it once: the observer takes the mean."""
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         blocks = list(blocks)
-        once = super().release(name, blocks, slots=slots, width=width)
+        once = super().answer(name, blocks, slots=slots, width=width)
         total = self._sum(blocks, slots, width)
         scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
         noise = self._streams.rounded_gaussian(total.shape, scale, "noise", name, "the second time")
         again = (total + noise) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         counts = None if once.counts is None else (once.counts + again[:, width]) / 2
-        return Released(sums=(once.sums + again[:, :width]) / 2, counts=counts)
+        return Answer(sums=(once.sums + again[:, :width]) / 2, counts=counts)
 
 
 class NoCoins(GaussianMechanism):
@@ -119,23 +116,23 @@ class NoCoins(GaussianMechanism):
 
 
 class ExactCounts(GaussianMechanism):
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         blocks = list(blocks)
         exact = self._sum(blocks, slots, width)[:, width] * 2.0**-GRID_BITS
-        return Released(sums=super().release(name, blocks, slots=slots, width=width).sums, counts=exact)
+        return Answer(sums=super().answer(name, blocks, slots=slots, width=width).sums, counts=exact)
 
 
 class Float32Noise(GaussianMechanism):
     """torch's normal on the CPU: 24 random bits a number, |z| <= 5.77, added in float32."""
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         exact = super()._sum(blocks, slots, width) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         source = torch.Generator().manual_seed(self._streams.integer("torch", name))
         noisy = torch.from_numpy(exact).to(torch.float32)
         noisy[:, :width] += self.noise_std * torch.randn(slots, width, generator=source)
         noisy[:, width] += self.noise_std * torch.randn(slots, generator=source)
         self.ledger.record(name, self.event, "")
-        return Released(sums=noisy[:, :width].double().numpy(), counts=noisy[:, width].double().numpy())
+        return Answer(sums=noisy[:, :width].double().numpy(), counts=noisy[:, width].double().numpy())
 
 
 class NormThree:
@@ -279,11 +276,9 @@ def test_one_noise_key_for_two_budgets(tmp_path, monkeypatch) -> None:
         for number, privacy in enumerate((KERNEL, louder)):
             ledger = Ledger(tmp_path / f"{world} {number}", observer="public", context="plan")
             mechanism = GaussianMechanism(
-                contribution=privacy.contribution,
-                event=privacy.event,
-                ledger=ledger,
+                contribution=privacy.contribution, event=privacy.event, ledger=ledger,
                 streams=Streams(bytes([world]) * 32, "plan"),
-            )
+            )  # fmt: skip
             seen.append(embed(pair.data(world, copies), features, mechanism).sums)
             ledger.path.unlink()
         exact = (3 * seen[0] - seen[1]) / 2

@@ -21,15 +21,9 @@ from gswgan.privacy.participation import draw_participants
 
 STEPS = {"gswgan": 800}
 CASES = [
-    ("gswgan", "ensemble"),
-    ("gswgan", "ensemble-alone"),
-    ("gswgan", "paper"),
-    ("dp-sgd-gan", "revisited"),
-    ("dp-merf", "paper"),
-    ("dp-merf-ae", "default"),
-    ("dp-merf-ae", "paper"),
-    ("g-pate", "default"),
-]
+    ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("dp-sgd-gan", "revisited"),
+    ("dp-merf", "paper"), ("dp-merf-ae", "default"), ("dp-merf-ae", "paper"), ("g-pate", "default"),
+]  # fmt: skip
 SAMPLED = [case for case in CASES if case not in (("gswgan", "paper"), ("g-pate", "default"))]
 
 
@@ -70,10 +64,10 @@ class TwiceTheRate(GaussianMechanism):
 
 
 class TwoThirdsOfTheNoise(GaussianMechanism):
-    def release(self, *args, **options):
+    def answer(self, *args, **options):
         self.noise_std, stated = self.noise_std * 2 / 3, self.noise_std
         try:
-            return super().release(*args, **options)
+            return super().answer(*args, **options)
         finally:
             self.noise_std = stated
 

@@ -11,11 +11,12 @@ import typer
 from typer.testing import CliRunner
 
 from conftest import tiny_images
-from gswgan.cli.evaluate import _Given, evaluate
+from gswgan.cli.evaluate import evaluate
 from gswgan.cli.main import app as everything
 from gswgan.data import load_data
 from gswgan.data.femnist import Writers
 from gswgan.errors import DataError, PlanError
+from gswgan.evaluation.inputs import EvaluationInputs
 from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts
 from gswgan.run.folder import RunFolder
@@ -125,14 +126,11 @@ def test_train_size_and_samples(digits: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--metrics", "accuracy"), "inception_score, fid"),
-        (("--classifiers", "svm"), "linear_svc"),
-        (("--classifiers", ","), "fast, all"),
-        (("--settings", "best"), "paper or defaults"),
-        (("--seeds", "1,x"), "such as 1,2,3"),
-        (("--seeds", "-1"), "such as 1,2,3"),
+        (("--metrics", "accuracy"), "inception_score, fid"), (("--classifiers", "svm"), "linear_svc"),
+        (("--classifiers", ","), "fast, all"), (("--settings", "best"), "paper or defaults"),
+        (("--seeds", "1,x"), "such as 1,2,3"), (("--seeds", "-1"), "such as 1,2,3"),
     ],
-)
+)  # fmt: skip
 def test_unknown_options(options: tuple[str, ...], reason: str, digits: Path) -> None:
     with pytest.raises(PlanError, match=reason):
         call(digits, "--data", "digits", *options)
@@ -167,7 +165,7 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(metrics, "accuracy", stop)
     result = call(digits, "--data", "digits", *QUICK, code=130)
-    assert "the same command goes on" in result.stderr
+    assert "the same command continues" in result.stderr
 
 
 def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,5 +178,5 @@ def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch
     for classes in (36, 62):
         facts = Facts.of(load_data("femnist-writers", classes=classes))
         RunFolder.create(tmp_path / str(classes), make_plan(facts, epsilon=10, delta=1e-3))
-        train, test = _Given(tmp_path / str(classes), "femnist-writers", None, None).real()
+        train, test = EvaluationInputs(tmp_path / str(classes), "femnist-writers", None, None).real()
         assert train.classes == test.classes == classes

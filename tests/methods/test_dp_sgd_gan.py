@@ -29,7 +29,7 @@ from gswgan.methods.dp_sgd_gan import (
 )
 from gswgan.privacy import Accountant, Gaussian, GaussianMechanism, Ledger, Sampled, Streams, calibrate
 from gswgan.privacy import mechanism as mechanisms
-from gswgan.privacy.mechanism import Released
+from gswgan.privacy.mechanism import Answer
 from gswgan.run.loop import train
 
 CPU = torch.device("cpu")
@@ -81,14 +81,14 @@ def drawn(critic: DPSGDGAN, step: int, update: int) -> np.ndarray:
 def watch(critic: DPSGDGAN) -> list[tuple[str, np.ndarray]]:
     """The names and sums of all releases of this critic, in a list that grows."""
     seen: list[tuple[str, np.ndarray]] = []
-    original = critic.gradients.mechanism.release
+    original = critic.gradients.mechanism.answer
 
     def release(name, blocks, *, slots, width):
         released = original(name, blocks, slots=slots, width=width)
         seen.append((name, released.sums))
         return released
 
-    critic.gradients.mechanism.release = release  # type: ignore[method-assign]
+    critic.gradients.mechanism.answer = release  # type: ignore[method-assign]
     return seen
 
 
@@ -287,7 +287,7 @@ def check_places(critic: DPSGDGAN, n: int) -> None:
 
 
 def test_chunks_have_one_size(mechanism_for, stripes: ImageData, monkeypatch) -> None:
-    monkeypatch.setitem(dp_sgd.AT_ONCE, "cpu", 4000)
+    monkeypatch.setitem(dp_sgd.NUMBERS_PER_CHUNK, "cpu", 4000)
     critic = make(stripes, mechanism_for)
     sizes = set()
     original = critic.rows
@@ -503,7 +503,7 @@ def test_with_the_releases_replayed_one_record_changes_nothing(
     first, second = pair
     released = watch(first)
     queue: list[np.ndarray] = []
-    second.gradients.mechanism.release = lambda name, blocks, **shape: Released(sums=queue.pop(0), counts=None)  # type: ignore[method-assign]
+    second.gradients.mechanism.answer = lambda name, blocks, **shape: Answer(sums=queue.pop(0), counts=None)  # type: ignore[method-assign]
     fake, labels = FAKES.fakes(10, "judged")
     for step in range(6):
         before = len(released)

@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 import gswgan
 from conftest import tiny_baseline, tiny_images, tiny_plan
-from gswgan.cli.explain import explanation, outcome
 from gswgan.cli.main import app
 from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
@@ -34,7 +33,8 @@ from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Accountant, Gaussian, Laplace, Repeated
 from gswgan.privacy.events import tally
 from gswgan.privacy.ledger import read_ledger
-from gswgan.report.page import comparison_page, public_page
+from gswgan.report.explain import explanation, outcome
+from gswgan.report.page import comparison_page, single_page
 from gswgan.report.release import read_release
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -264,7 +264,7 @@ def test_every_page_reads_sensibly(method: str, finished) -> None:
         "card": folder.card.read_text(),
         "outcome": outcome(folder),
         "explanation": explanation(folder.plan(), statement),
-        "report": public_page(read_release(folder.root)).html,
+        "report": single_page(read_release(folder.root)).html,
     }
     account = CliRunner().invoke(app, ["privacy", "account", str(folder.root)])
     assert account.exit_code == 0

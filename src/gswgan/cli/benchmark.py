@@ -1,23 +1,20 @@
-"""`gswgan benchmark`: methods held against each other, in the paper's tables and figures."""
+"""`gswgan benchmark`: methods compared with each other, in the paper's tables and figures."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gswgan.cli.console import PlainConsole, console, print_json
-from gswgan.cli.evaluate import parse_classifiers, parse_seeds, work_bar
-from gswgan.errors import PlanError, RunError
+from gswgan.cli.console import console, errors, needs_extra, print_json, work_bar
 
 _DATA, _WHAT = "Data", "What to compare"
 
 
 def benchmark(
     out: Annotated[Path, typer.Option(
-        help="The folder for the runs, tables and page. One that is there already is gone on with.")],
+        help="The folder for the runs, tables and page. An existing one is continued.")],
     data: Annotated[list[str] | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist or a path; several times for several data sets.",
         rich_help_panel=_DATA)] = None,
@@ -26,7 +23,7 @@ def benchmark(
     classes: Annotated[int | None, typer.Option(
         help="Number of classes, where --data (a single one) does not state it.", rich_help_panel=_DATA)] = None,
     methods: Annotated[str, typer.Option(
-        help="Comma-separated: all, default, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
+        help="Comma-separated: all, kernel, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
              "was published (gswgan:paper, dp-sgd-gan:dp-cgan) appears once, at its own noise.",
         rich_help_panel=_WHAT)] = "all",
     epsilon: Annotated[str, typer.Option(
@@ -34,7 +31,7 @@ def benchmark(
     seeds: Annotated[str, typer.Option(
         help="Comma-separated. Each is a run of its own, with fresh noise.", rich_help_panel=_WHAT)] = "1",
     samples: Annotated[int | None, typer.Option(
-        help="Synthetic images a run. Default: 60000; 5000 of tiny images (digits).", rich_help_panel=_WHAT)] = None,
+        help="Synthetic images per run. Default: 60000; 5000 of tiny images (digits).", rich_help_panel=_WHAT)] = None,
     classifiers: Annotated[str, typer.Option(
         help="fast (logistic regression, MLP, CNN, Gaussian NB, random forest), all (the paper's 13), or names.",
         rich_help_panel=_WHAT)] = "fast",
@@ -49,55 +46,31 @@ def benchmark(
 
     Trains, samples and measures each method at each epsilon with each seed; writes benchmark.json, benchmark.md and
     report.html. The figures are computed on real data: they are PRIVATE unless the data is public. Stopped at any
-    moment, the same command goes on; a run that fails does not stop the others, and is tried again next time.
+    moment, the same command continues; a run that fails does not stop the others, and is tried again next time.
     """
-    missing = [name for name in ("jinja2", "matplotlib", "sklearn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise RunError(
-            "benchmark", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'."
-        )
-    from gswgan.api import pick_device
-    from gswgan.benchmark.cells import find_entries
+    needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
+    from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
-    from gswgan.cli.real_data import load_data, load_held_out
     from gswgan.cli.running import limit_threads
+    from gswgan.run.released import pick_device
 
-    errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    wanted = [part.strip() for part in methods.split(",") if part.strip()]
-    find_entries(wanted)  # says what is wrong before anything is read
-    epsilons = _numbers(epsilon)
-    specs = list(dict.fromkeys(data or ["digits"]))
-    if len(specs) > 1 and (test_data is not None or classes is not None):
-        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
-    sets = []
-    for spec in specs:
-        where: dict[str, Any] = {"spec": spec, "classes": classes}
-        train = load_data(**where)
-        sets.append((train, load_held_out(train, test_data, **where)))
+    parsed = parse_options(methods, epsilon, seeds, classifiers)
+    sets = load_sets(data or ["digits"], test_data, classes)
     limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
-    try:
-        with work_bar(errors) as (note, progress):
-            found = compare(
-                sets, out=out, methods=wanted, epsilons=epsilons, seeds=parse_seeds(seeds), samples=samples,
-                classifiers=parse_classifiers(classifiers), fid=fid, inception_weights=inception_weights, device=device,
-                note=note, progress=progress,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on.")
-        raise typer.Exit(130) from None
+    with work_bar() as (note, progress):
+        found = compare(
+            sets, out=out, note=note, progress=progress, samples=samples, fid=fid, device=device,
+            inception_weights=inception_weights, **parsed,
+        )  # fmt: skip
+    _show(found, out, json)
+
+
+def _show(found: dict[str, Any], out: Path, json: bool) -> None:
     shown = errors if json else console
-    mark = "computed on public data" if found["public"] else "PRIVATE, not for release"
     shown.print((out / "benchmark.md").read_text())
     for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
-        shown.print(f"{out / name} ({mark})")
+        shown.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
     if json:
         print_json(found)
     if found["failed"]:
         raise typer.Exit(1)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise PlanError("epsilon", text, "numbers with commas between, such as 1,3,10") from None

@@ -72,7 +72,8 @@ def simulate(
     min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    judge: Annotated[Path | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
+    reference_classifier: Annotated[Path | None, typer.Option(
+        help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     preset: Preset = "kernel",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
@@ -90,7 +91,6 @@ def simulate(
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
-    from gswgan.api import pick_device
     from gswgan.data.sources import NAMES
     from gswgan.federated.round import create_run
     from gswgan.federated.simulation import split_data
@@ -98,6 +98,7 @@ def simulate(
     from gswgan.plan.make import check_large_delta, plan_warnings
     from gswgan.plan.plan import Facts
     from gswgan.run.folder import RunFolder
+    from gswgan.run.released import pick_device
 
     if resume is not None:
         if budget is not None:
@@ -108,8 +109,8 @@ def simulate(
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size}
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     where |= {"min_records": min_records, "accuracy": accuracy}
-    where["judge"] = None if judge is None else str(judge.absolute())
-    if clients is not None and (min_records, accuracy, judge) != (None, None, None):
+    where["reference_classifier"] = None if reference_classifier is None else str(reference_classifier.absolute())
+    if clients is not None and (min_records, accuracy, reference_classifier) != (None, None, None):
         raise PlanError("clients", clients, "real persons to choose from", "Leave --min-records and --accuracy out.")
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
     images = split_data(where, spread)
@@ -256,10 +257,10 @@ def show(plan: Plan) -> None:
 
 def _hold_and_train(folder: RunFolder, device: str) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
-    from gswgan.api import pick_device
     from gswgan.critics.kernel.features import KernelSettings
     from gswgan.federated.round import Round
     from gswgan.run.loop import run
+    from gswgan.run.released import pick_device
 
     plan, where = folder.plan(), pick_device(device)
     show(plan)
@@ -295,6 +296,6 @@ def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
 
 def tell(folder: RunFolder) -> None:
     """What a finished run has made, and what is guaranteed to whom."""
-    from gswgan.cli.explain import outcome_to_each
+    from gswgan.report.explain import outcome_to_each
 
     console.print(outcome_to_each(folder), markup=False)

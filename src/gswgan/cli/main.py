@@ -13,7 +13,6 @@ from gswgan.cli import (
     budget,
     debug,
     evaluate,
-    export,
     federate,
     federate_files,
     privacy,
@@ -26,20 +25,16 @@ from gswgan.cli import (
 from gswgan.errors import GswganError, printable
 
 app = typer.Typer(
-    name="gswgan",
-    help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
-    epilog="Start with: gswgan train --data digits",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+    name="gswgan", help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
+    epilog="Start with: gswgan train --data digits", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False, rich_markup_mode="markdown",
+)  # fmt: skip
 app.command(name="train")(train.train)
 app.command(name="sample")(sample.sample)
-app.command(name="export")(export.export)
+app.command(name="export")(sample.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="benchmark")(benchmark.benchmark)
-app.command(name="reference-classifier")(reference_classifier.judge)
+app.command(name="reference-classifier")(reference_classifier.reference_classifier)
 app.command(name="report")(report.report)
 app.command(name="release")(release.release)
 app.command(name="verify")(release.verify)

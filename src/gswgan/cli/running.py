@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,18 +49,21 @@ def run_with_progress(
     where: dict[str, Any] | None = None,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
-    from gswgan.api import pick_device
-    from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
-    from gswgan.cli.ranks import ranks_of
+    from gswgan.report.explain import outcome
     from gswgan.run.loop import run
+    from gswgan.run.released import pick_device
 
     plan, place = folder.plan(), pick_device(device)
     limit_threads(plan.facts.image_size, place)
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
-    ranks = ranks_of(plan, where)
+    ranks = None
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process, and others
+        from gswgan.cli.ranks import ranks_of
+
+        ranks = ranks_of(plan, where)
     with progress_of(plan) as move:
         ended = run(
             folder, images, device=place, progress=move, note=console.print,
@@ -73,17 +77,17 @@ def run_with_progress(
 
 def show_private_score(folder: RunFolder) -> None:
     """What real held-out data says of the generator: not for release."""
-    from gswgan.api import load
-    from gswgan.cli.real_data import EVERYBODY, load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
+    from gswgan.evaluation.real_data import NO_CHOICE_OF_PERSONS, load_data
     from gswgan.run.folder import read_json
+    from gswgan.run.released import load
 
     if folder.left_out.exists():
         told = read_json(folder.left_out, "left_out.json")
         console.print(f"PRIVATE: {told['left_out']} of {told['records']} records are no image of a known class.")
     try:
-        test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
+        test = load_data(**folder.remembered_source() | NO_CHOICE_OF_PERSONS, split="test")
     except DataError:
         console.print("PRIVATE: this data has no held-out part to test on.")
         return

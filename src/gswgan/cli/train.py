@@ -26,7 +26,7 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 def train(
     data: Annotated[str | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), a "
-        "folder of .parquet or .npz shards of any size, or a folder with a subfolder of images for each class. By "
+        "folder of .parquet or .npz files of any size, or a folder with a subfolder of images for each class. By "
         "person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with a folder of classes for "
         "each client.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
@@ -47,10 +47,11 @@ def train(
     min_records: Annotated[int | None, typer.Option(
         help="Leave out persons with fewer records.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(metavar="FROM..TO",
-        help="Leave out persons at whose records --judge is outside (the paper: 0.939..1, or 0..0.882).",
+        help="Leave out persons at whose records --reference-classifier is outside (the paper: 0.939..1, or 0..0.882).",
         rich_help_panel=_DATA)] = None,
-    judge: Annotated[Path | None, typer.Option(
-        help="The file of a classifier trained on public data (`gswgan judge`).", rich_help_panel=_DATA)] = None,
+    reference_classifier: Annotated[Path | None, typer.Option(
+        help="The file of a classifier trained on public data (`gswgan reference-classifier`).",
+        rich_help_panel=_DATA)] = None,
     epsilon: Annotated[float | None, typer.Option(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
@@ -113,13 +114,13 @@ def train(
     Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
-    from gswgan.api import pick_device
     from gswgan.critics.kernel.features import KernelSettings
     from gswgan.critics.kernel.streaming import check_workers
     from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
     from gswgan.plan.plan import Facts, Plan
     from gswgan.run.folder import RunFolder
     from gswgan.run.publish import check_stated
+    from gswgan.run.released import pick_device
 
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
@@ -156,16 +157,16 @@ def train(
         run_with_progress(folder, None, device)
         return
 
-    from gswgan.cli.real_data import load_data, open_data
     from gswgan.data import ImageData
     from gswgan.data.sources import NAMES
+    from gswgan.evaluation.real_data import load_data, open_data
 
     spec = "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size, "labels": labels}
     where["channels"] = channels
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     where |= {"min_records": min_records, "accuracy": accuracy}
-    where["judge"] = None if judge is None else str(judge.absolute())
+    where["reference_classifier"] = None if reference_classifier is None else str(reference_classifier.absolute())
     if resume is not None:
         folder = RunFolder(resume)
         if not folder.model.is_file():

@@ -20,7 +20,7 @@ from gswgan.errors import DataError
 MAX_CLIENTS = 100_000
 _STREAM = int.from_bytes(b"dirichlet", "big")  # the same seed gives other numbers to other purposes
 
-Judge = Callable[[np.ndarray, np.ndarray], float]
+Accuracy = Callable[[np.ndarray, np.ndarray], float]
 """Accuracy of a classifier trained on public data, on images (uint8 [n, channels, side, side]) with labels."""
 
 
@@ -31,11 +31,9 @@ def clients(data: ImageData) -> Iterator[tuple[str, ImageData]]:
     """
     if data.persons is None:
         raise DataError(
-            "data",
-            data.name,
-            "records by person",
+            "data", data.name, "records by person",
             "Use data by user (mnist-writers), or name the persons (--group-by).",
-        )
+        )  # fmt: skip
     order = np.argsort(data.persons, kind="stable")
     bounds = np.searchsorted(data.persons[order], np.arange(data.number_of_persons + 1))
     ids = data.person_ids or tuple(map(str, range(data.number_of_persons)))
@@ -44,14 +42,10 @@ def clients(data: ImageData) -> Iterator[tuple[str, ImageData]]:
         yield (
             client,
             dataclasses.replace(
-                data,
-                images=data.images[mine],
-                labels=None if data.labels is None else data.labels[mine],
-                persons=np.zeros(len(mine), np.int64),
-                person_ids=(client,),
-                left_out=0,
+                data, images=data.images[mine], labels=None if data.labels is None else data.labels[mine],
+                persons=np.zeros(len(mine), np.int64), person_ids=(client,), left_out=0,
             ),
-        )
+        )  # fmt: skip
 
 
 def keep_clients(
@@ -59,31 +53,32 @@ def keep_clients(
     *,
     min_records: int = 1,
     accuracy: tuple[float, float] | None = None,
-    judge: Judge | None = None,
+    accuracy_of: Accuracy | None = None,
 ) -> ImageData:
-    """Leave out the records of clients with fewer than `min_records`, or at which `judge` is outside `accuracy`.
+    """Leave out the records of clients with fewer than `min_records`, or whose `accuracy_of` is outside `accuracy`.
 
     The bounds belong to the range. The paper's (appendix) are 0.939 and 1 for sample quality (866 of its 3400 users),
-    0 and 0.882 for clients suspected of a bug (2136). They must be chosen, and the judge trained, without the protected
-    data. The list of clients and `public_records` stay as they were.
+    0 and 0.882 for clients suspected of a bug (2136). They must be chosen, and the classifier trained, without the
+    protected data. The list of clients and `public_records` stay as they were.
     """
     if not isinstance(min_records, int) or isinstance(min_records, bool) or min_records < 1:
         raise DataError("min_records", min_records, "a whole number of at least 1", "Pass --min-records 20, say.")
-    if (accuracy is None) != (judge is None):
+    if (accuracy is None) != (accuracy_of is None):
         raise DataError(
-            "accuracy", accuracy, "a range with a public classifier to measure it", "Pass both --accuracy and --judge."
-        )
+            "accuracy", accuracy, "a range with a public classifier to measure it",
+            "Pass both --accuracy and --reference-classifier.",
+        )  # fmt: skip
     if accuracy is not None and not 0.0 <= accuracy[0] <= accuracy[1] <= 1.0:
         raise DataError("accuracy", accuracy, "a range within 0 to 1", "Pass --accuracy 0.939..1, say.")
-    if judge is not None and data.labels is None:
+    if accuracy_of is not None and data.labels is None:
         raise DataError("accuracy", accuracy, "data with labels", "Leave --accuracy out.")
 
     def belongs(mine: ImageData) -> bool:
         if mine.n < min_records:
             return False
-        if accuracy is None or judge is None or mine.labels is None:
+        if accuracy is None or accuracy_of is None or mine.labels is None:
             return True
-        return accuracy[0] <= judge(mine.images, mine.labels) <= accuracy[1]
+        return accuracy[0] <= accuracy_of(mine.images, mine.labels) <= accuracy[1]
 
     return without_records(data, np.array([belongs(mine) for _, mine in clients(data)]))
 
@@ -93,12 +88,9 @@ def without_records(data: ImageData, kept: np.ndarray) -> ImageData:
     assert data.persons is not None
     stays = kept[data.persons]
     return dataclasses.replace(
-        data,
-        images=data.images[stays],
-        labels=None if data.labels is None else data.labels[stays],
-        persons=data.persons[stays],
-        left_out=data.left_out + int((~stays).sum()),
-    )
+        data, images=data.images[stays], labels=None if data.labels is None else data.labels[stays],
+        persons=data.persons[stays], left_out=data.left_out + int((~stays).sum()),
+    )  # fmt: skip
 
 
 def dirichlet_clients(data: ImageData, number: int, *, concentration: float, seed: int) -> ImageData:
@@ -108,7 +100,7 @@ def dirichlet_clients(data: ImageData, number: int, *, concentration: float, see
     `concentration`, at few clients for one far below 1. Where a record goes is decided by the seed, its index and its
     own label: no other record moves it, and a client taken away leaves all others as they are. Some may be empty.
 
-    What it does not give: the clients are no persons, so privacy for each of them protects nobody in particular.
+    The clients are no persons: privacy for each of them is not privacy for a person.
     A record whose label changes goes to another client, so two clients change, not one.
     """
     if data.persons is not None:

@@ -12,8 +12,8 @@ from gswgan.data.resize import check_image_size, check_square, fit_square
 from gswgan.errors import DataError, short
 
 MAX_CLASSES = 10_000
-_MAX_NAME = 100  # characters of a class name
-_MAX_ID = 256  # characters of a person's id
+MAX_NAME_CHARACTERS = 100  # characters of a class name
+MAX_ID_CHARACTERS = 256  # characters of a person's id
 _CHUNK = 1024  # records converted at a time, so that float input is never held twice
 
 
@@ -85,7 +85,7 @@ def make_image_data(
     `images` is uint8, or float in [0, 1] (rounded to 255 levels), of shape [n, h, w], [n, h, w, 1] or
     [n, h, w, 3]. `labels` are integers below `classes`, which is a public input and never counted from the
     data. `image_size` scales and pads to a square; without it the images must be square, 8 to 64 pixels.
-    `persons` holds one id a record, integers or strings; the sorted list of ids is public. Where the list is
+    `persons` holds one id per record, integers or strings; the sorted list of ids is public. Where the list is
     known apart from the records (some persons may have none), it is `person_ids`, and `persons` are places in it.
     """
     pixels = _to_uint8(_as_array(images, "images"), image_size)
@@ -105,14 +105,9 @@ def make_image_data(
     if persons is not None:
         places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
-        name="".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME]),
-        images=pixels,
-        labels=checked,
-        classes=classes,
-        class_names=names,
-        persons=places,
-        person_ids=ids,
-    )
+        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]), images=pixels,
+        labels=checked, classes=classes, class_names=names, persons=places, person_ids=ids,
+    )  # fmt: skip
 
 
 def _as_array(value: ArrayLike, name: str) -> np.ndarray:
@@ -128,22 +123,18 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
     """Channel-last input to a fresh uint8 [n, channels, size, size]."""
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         raise DataError(
-            "images",
-            f"shape {images.shape}",
-            "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
+            "images", f"shape {images.shape}", "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
             "Move the channels to the end with np.moveaxis(images, 1, -1) if they come first.",
-        )
+        )  # fmt: skip
     if 0 in images.shape:
         raise DataError(
             "images", f"shape {images.shape}", "at least one image with at least one pixel", "Check what was saved."
         )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise DataError(
-            "images",
-            f"dtype {images.dtype}",
-            "uint8, or floats from 0 to 1",
+            "images", f"dtype {images.dtype}", "uint8, or floats from 0 to 1",
             "Convert them yourself, so that you know the scale: images.astype(np.uint8).",
-        )
+        )  # fmt: skip
     height, width = images.shape[1:3]
     if image_size is None:
         check_square(height, width, name="images")
@@ -184,11 +175,9 @@ def round_floats(chunk: np.ndarray, start: int = 0, name: str = "images") -> np.
 def _check_classes(classes: int | None) -> int:
     if classes is None:
         raise DataError(
-            "classes",
-            None,
-            "the number of classes: labels came without it, and it is never taken from the data",
+            "classes", None, "the number of classes: labels came without it, and it is never taken from the data",
             "Pass classes=N (--classes N); it is a public fact, whether or not every class occurs.",
-        )
+        )  # fmt: skip
     whole = isinstance(classes, (int, np.integer)) and not isinstance(classes, bool)
     if not whole or not 1 <= classes <= MAX_CLASSES:
         raise DataError(
@@ -202,13 +191,11 @@ def _check_names(names: tuple[str, ...], classes: int) -> None:
     if len(names) != classes or len(set(names)) != classes:
         raise DataError("class_names", short(names), f"{classes} different names, one for each class", "Rename them.")
     for index, name in enumerate(names):
-        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _MAX_NAME:
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
             raise DataError(
-                f"class_names[{index}]",
-                short(name, _MAX_NAME),
-                f"1 to {_MAX_NAME} printable characters",
-                "Rename the class (its folder).",
-            )
+                f"class_names[{index}]", short(name, MAX_NAME_CHARACTERS),
+                f"1 to {MAX_NAME_CHARACTERS} printable characters", "Rename the class (its folder).",
+            )  # fmt: skip
 
 
 def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
@@ -216,20 +203,16 @@ def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
         raise DataError("labels", f"dtype {labels.dtype}", "integers", "Number the classes from 0.")
     if labels.shape != (number,):
         raise DataError(
-            "labels",
-            f"shape {labels.shape}",
-            f"shape ({number},): one label an image",
+            "labels", f"shape {labels.shape}", f"shape ({number},): one label per image",
             "Check that labels and images are of the same records.",
-        )
+        )  # fmt: skip
     valid = (labels >= 0) & (labels < classes)
     if not valid.all():
         index = int(np.argmin(valid))
         raise DataError(
-            f"labels[{index}]",
-            int(labels[index]),
-            f"a class from 0 to {classes - 1}",
+            f"labels[{index}]", int(labels[index]), f"a class from 0 to {classes - 1}",
             "Number the classes from 0, or pass the right number of classes (--classes N).",
-        )
+        )  # fmt: skip
     return labels.astype(np.int64)
 
 
@@ -240,15 +223,13 @@ def _dense_persons(
     of_strings = persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat)
     if persons.dtype.kind not in "iuUS" and not of_strings:
         raise DataError(
-            "persons", f"dtype {persons.dtype}", "one integer or string a record", "Check the ids (--group-by)."
+            "persons", f"dtype {persons.dtype}", "one integer or string per record", "Check the ids (--group-by)."
         )
     if persons.shape != (number,):
         raise DataError(
-            "persons",
-            f"shape {persons.shape}",
-            f"shape ({number},): one id a record, in the order of the images",
+            "persons", f"shape {persons.shape}", f"shape ({number},): one id per record, in the order of the images",
             "Check that the ids (--group-by) belong to these images, and that a text file has no header line.",
-        )
+        )  # fmt: skip
     if listed is not None:
         ids, places = tuple(listed), persons
         if persons.dtype.kind not in "iu" or persons.min() < 0 or persons.max() >= len(ids) or list(ids) != sorted(ids):
@@ -262,9 +243,9 @@ def _dense_persons(
         is_bytes = persons.dtype.kind == "S"
         ids = tuple(person.decode("utf-8", "backslashreplace") if is_bytes else str(person) for person in unique)
     for person in ids:
-        if not person.isprintable() or not 1 <= len(person) <= _MAX_ID:
+        if not person.isprintable() or not 1 <= len(person) <= MAX_ID_CHARACTERS:
             raise DataError(
-                "persons", short(ascii(person)), f"ids of 1 to {_MAX_ID} printable characters",
+                "persons", short(ascii(person)), f"ids of 1 to {MAX_ID_CHARACTERS} printable characters",
                 "Rename the person (--group-by).",
             )  # fmt: skip
     if len(set(ids)) != len(ids):

@@ -1,4 +1,8 @@
-"""The data sets known by name: their files, from a folder, the cache or the network, by checksum."""
+"""The data sets known by name: their files, from a folder, the cache or the network, by checksum.
+
+The download is our own and not pooch's, which has no limit on the size of an answer and waits without end for a name
+server that does not answer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from gswgan.errors import DataError
 from gswgan.privacy.storage import make_folder
 
 TIMEOUT = 5.0  # seconds to connect to a mirror, and for every read from it
-_MAX_DOWNLOAD = 256 * 2**20
+MAX_DOWNLOAD_BYTES = 256 * 2**20
 _CHUNK = 2**16
 
 
@@ -74,11 +78,9 @@ def _verify(path: Path, sha256: str) -> None:
         raise DataError(str(path), error.strerror, "a file that can be read", "Check its permissions.") from error
     if found != sha256:
         raise DataError(
-            str(path),
-            f"sha256 {found}",
-            f"sha256 {sha256} of the published file",
+            str(path), f"sha256 {found}", f"sha256 {sha256} of the published file",
             "Remove the file (it is downloaded again), or put the published one in its place.",
-        )
+        )  # fmt: skip
 
 
 def _fetch(url: str, target: Path, sha256: str) -> None:
@@ -96,8 +98,8 @@ def _fetch(url: str, target: Path, sha256: str) -> None:
                 size, digest = 0, hashlib.sha256()
                 while piece := answer.read(_CHUNK):
                     size += len(piece)
-                    if size > _MAX_DOWNLOAD:
-                        raise OSError(f"more than {_MAX_DOWNLOAD} bytes")
+                    if size > MAX_DOWNLOAD_BYTES:
+                        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes")
                     out.write(piece)
                     digest.update(piece)
                     progress.advance(task, len(piece))
@@ -135,17 +137,8 @@ def _open(url: str) -> Any:
 _DIGITS = tuple("0123456789")
 _LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 MNIST = Published(
     name="mnist",
@@ -188,9 +181,7 @@ QMNIST_WRITERS = Published(
 )
 
 FEMNIST_WRITERS = Published(
-    name="femnist-writers",
-    folder="femnist_writers",
-    mirrors=(),
+    name="femnist-writers", folder="femnist_writers", mirrors=(),
     sha256={"femnist-100-writers.npz": "b4622ce99ba078aed475a5e92f95eda1afa0bcedb36b51a86fb593aa7e3ec578"},
     class_names=(*_DIGITS, *_LETTERS, *(letter.lower() for letter in _LETTERS)),
-)
+)  # fmt: skip

@@ -25,8 +25,8 @@ CHARACTERS = FEMNIST_WRITERS.class_names
 MERGED = 36
 """Classes of the paper: digits and letters, whatever their case."""
 _SIDE = 28
-_MAX_JSON = 2**31  # bytes of one file
-_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 an image) and y"
+MAX_JSON_BYTES = 2**31  # bytes of one file
+_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 per image) and y"
 _TFF = "a TFF file: examples/CLIENT with pixels (floats, n x 28 x 28) and label (n integers)"
 
 # Of one client: images as uint8 with bright ink [n, 28, 28], labels [n].
@@ -65,11 +65,9 @@ def read_femnist_writers(path: Path, split: str) -> Writers:
     mine = arrays["split"] == split
     ids, persons = np.unique(arrays["writers"][mine], return_inverse=True)
     return Writers(
-        images=255 - arrays["images"][mine],
-        labels=_whole(arrays["labels"][mine], str(path)),
-        persons=persons,
+        images=255 - arrays["images"][mine], labels=_whole(arrays["labels"][mine], str(path)), persons=persons,
         ids=tuple(str(writer) for writer in ids),
-    )
+    )  # fmt: skip
 
 
 def leaf_files(folder: Path, split: str) -> list[Path]:
@@ -93,9 +91,11 @@ def _leaf_users(path: Path) -> dict[str, _Part]:
     with reading(path, _LEAF):
         if path.is_symlink():
             raise DataError(str(path), "a symbolic link", "files inside the folder", "Copy the file into the folder.")
-        if path.stat().st_size > _MAX_JSON:
-            raise DataError(str(path), f"{path.stat().st_size} bytes", f"at most {_MAX_JSON}", "Use smaller files.")
-        content = json.loads(read_file(path, _MAX_JSON))
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise DataError(
+                str(path), f"{path.stat().st_size} bytes", f"at most {MAX_JSON_BYTES}", "Use smaller files."
+            )
+        content = json.loads(read_file(path, MAX_JSON_BYTES))
         users, sizes, user_data = content["users"], content["num_samples"], content["user_data"]
         if not isinstance(user_data, Mapping) or len(users) != len(sizes) or sorted(users) != sorted(user_data):
             raise DataError(str(path), "users that are not those of user_data", _LEAF, "Copy the file again.")
@@ -170,9 +170,7 @@ def _gathered(parts: Mapping[str, _Part], class_names: tuple[str, ...]) -> Write
     ids = sorted(parts)
     found = [_NOTHING, *(parts[user] for user in ids)]
     return Writers(
-        images=np.concatenate([images for images, _ in found]),
-        labels=np.concatenate([labels for _, labels in found]),
-        persons=np.repeat(np.arange(len(ids)), [len(parts[user][1]) for user in ids]),
-        ids=tuple(ids),
+        images=np.concatenate([images for images, _ in found]), labels=np.concatenate([labels for _, labels in found]),
+        persons=np.repeat(np.arange(len(ids)), [len(parts[user][1]) for user in ids]), ids=tuple(ids),
         class_names=class_names,
-    )
+    )  # fmt: skip

@@ -22,10 +22,10 @@ from numpy.lib import format as npy
 
 from gswgan.errors import DataError, StorageError, short
 
-MAX_BYTES = 8 * 2**30  # of one array
+MAX_ARRAY_BYTES = 8 * 2**30  # of one array
 DEFLATE_RATIO = 1032  # no deflate stream grows by more
 _CHUNK = 2**20
-_MAX_HEADER = 10_000  # of an npy array, as numpy has it
+MAX_HEADER_BYTES = 10_000  # of an npy array, as numpy has it
 _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
@@ -39,11 +39,10 @@ def read_idx(path: Path) -> np.ndarray:
         start = stream.read(4)
         if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES or not 1 <= start[3] <= 3:
             raise DataError(
-                str(path),
-                start.hex(),
+                str(path), start.hex(),
                 "an idx file: two zero bytes, type 08 (bytes) or 0c (32-bit integers), 1 to 3 dimensions",
                 "Check the file, or copy it again.",
-            )
+            )  # fmt: skip
         sizes = stream.read(4 * start[3])
         if len(sizes) < 4 * start[3]:
             raise DataError(str(path), "a header cut short", "a whole idx header", "Copy the file again.")
@@ -102,8 +101,8 @@ def _npy_header(title: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, n
         raise DataError(title, f"npy version {version}", "version 1.0 or 2.0", _SAVEZ)
     start = stream.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(start, "little")
-    if length > _MAX_HEADER:  # numpy would read it whole before it looked
-        raise DataError(title, f"a header of {length} bytes", f"at most {_MAX_HEADER} bytes", _SAVEZ)
+    if length > MAX_HEADER_BYTES:  # numpy would read it whole before it looked
+        raise DataError(title, f"a header of {length} bytes", f"at most {MAX_HEADER_BYTES} bytes", _SAVEZ)
     header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, by_column, dtype = header(io.BytesIO(start + stream.read(length)))
     if dtype.kind not in "biufUS" or dtype.itemsize == 0:
@@ -126,12 +125,13 @@ def check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> 
     """Refuse an array of `claimed` bytes where the file has room for `most`, or the machine for less."""
     if claimed > most:
         raise DataError(
-            str(path),
-            short(f"a header for shape {shape}"),
+            str(path), short(f"a header for shape {shape}"),
             f"what the file has room for: {short(claimed)} bytes are claimed, at most {most} can be there",
             "Copy the file again.",
-        )
-    limit = min(MAX_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3)  # images are copied once
+        )  # fmt: skip
+    limit = min(
+        MAX_ARRAY_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3
+    )  # images are copied once
     if claimed > limit:
         raise DataError(
             str(path), f"{claimed} bytes", f"at most {limit} bytes in one array", "Use fewer or smaller images."
@@ -170,12 +170,9 @@ def reading(path: Path, expected: str) -> Iterator[None]:
 def _problem(error: Exception) -> str:
     """What the standard library found, in words where we have some."""
     words = {
-        zipfile.BadZipFile: "no zip archive, or a damaged one",
-        gzip.BadGzipFile: "damaged gzip data",
-        zlib.error: "damaged compressed data",
-        EOFError: "an early end",
-        ValueError: "no npy array, or a damaged one",
-    }
+        zipfile.BadZipFile: "no zip archive, or a damaged one", gzip.BadGzipFile: "damaged gzip data",
+        zlib.error: "damaged compressed data", EOFError: "an early end", ValueError: "no npy array, or a damaged one",
+    }  # fmt: skip
     if isinstance(error, StorageError):
         return f"not {error.expected}"
     return words.get(type(error), f"damaged ({type(error).__name__})")

@@ -11,12 +11,12 @@ import numpy as np
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
-from gswgan.data.files import find_shards
+from gswgan.data.files import find_data_files
 from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
 from gswgan.data.partition import check_own_names
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
-from gswgan.data.stream import read_shards
+from gswgan.data.stream import read_data_files
 from gswgan.errors import DataError, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
@@ -25,7 +25,7 @@ _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
 _ACCEPTED = (
     "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
-    "with idx files, a folder of Parquet or npz shards, a folder of images with a subfolder for each class (or one of "
+    "with idx files, a folder of Parquet or npz files, a folder of images with a subfolder for each class (or one of "
     "those for each client), a LEAF folder, or a TFF .h5 file"
 )
 
@@ -60,7 +60,7 @@ def load_data(
     """Read and validate a data set.
 
     `spec` is `digits` (8x8, comes with scikit-learn), `mnist`, `fashion-mnist`, an `.npz` file, a folder with
-    idx files, a folder of Parquet or npz shards, or a folder of images; write `./mnist` for a folder of that name.
+    idx files, a folder of Parquet or npz files, or a folder of images; write `./mnist` for a folder of that name.
     Data by person is `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder
     of images for each client. `split="test"` is the held-out part where the source has one. `classes` is public and
     needed where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads
@@ -69,44 +69,8 @@ def load_data(
     """
     if split not in _PREFIXES:
         raise DataError("split", split, "train or test", "Leave it out for the training part.")
-    path = Path(spec)
-    try:
-        is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise DataError(
-            "data", short(path.name), f"a path that can be read ({error.strerror})", "Check the path (--data)."
-        ) from error
-    if spec == "digits":
-        source = _digits(split)
-    elif isinstance(spec, str) and spec in _PUBLISHED:
-        source = _published(_PUBLISHED[spec], split, labels)
-    elif spec == "mnist-writers":
-        source = _mnist_writers(split, labels)
-    elif spec == "femnist-writers":
-        path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
-        source = _femnist(read_femnist_writers(path, split), classes, "femnist-writers")
-    elif not str(spec):
-        raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
-    elif is_folder and any(path.glob("*-images-idx3-ubyte*")):
-        source = _idx_folder(path, split, labels)
-    elif is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
-        files = leaf_files(path, split)
-        if not files:
-            _only_train(path, split)
-        source = _femnist(read_leaf(files), classes, "LEAF folder")
-    elif is_folder and (shards := find_shards(path, split)) is not None:
-        images, found = read_shards(shards, image_size=image_size, channels=channels)
-        source = _Source(name=shards.kind, images=images, labels=found, class_names=shards.class_names)
-    elif is_folder:
-        _only_train(path, split)
-        source = _image_folder(path, image_size, channels)
-    elif kind == ".npz":
-        _only_train(path, split)
-        source = _npz(path, labels)
-    elif kind == ".h5":
-        source = _femnist(read_tff(_tff_part(path, split)), classes, "TFF file")
-    else:
-        raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
+    asked = _Asked(split=split, classes=classes, image_size=image_size, channels=channels, labels=labels)
+    source = _named(spec, asked) if isinstance(spec, str) and spec in NAMES else _at_path(spec, asked)
     found, names = source.labels, source.class_names
     if not labels or found is None:
         found, names = None, None
@@ -119,19 +83,65 @@ def load_data(
         raise DataError("group_by", str(group_by), f"nothing: {spec} says who wrote what", "Leave --group-by out.")
     if group_by is not None:  # persons are named by the places of records
         check_own_names(source.repeated_names)
+    persons = source.persons if group_by is None else read_persons(group_by)
     data = make_image_data(
-        source.images,
-        found,
-        classes=classes,
-        class_names=names,
-        image_size=image_size,
-        persons=source.persons if group_by is None else read_persons(group_by),
-        person_ids=source.person_ids,
-        name=source.name,
-    )
+        source.images, found, classes=classes, class_names=names, image_size=image_size, persons=persons,
+        person_ids=source.person_ids, name=source.name,
+    )  # fmt: skip
     if channels not in (None, data.channels):
         raise DataError("channels", channels, f"{data.channels}, as {spec} has", "Leave it out.")
     return replace(data, repeated_names=source.repeated_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What `load_data` is asked for, besides the source."""
+
+    split: str
+    classes: int | None
+    image_size: int | None
+    channels: int | None
+    labels: bool
+
+
+def _named(spec: str, asked: _Asked) -> _Source:
+    """A data set that is known by its name."""
+    if spec == "digits":
+        return _digits(asked.split)
+    if spec in _PUBLISHED:
+        return _published(_PUBLISHED[spec], asked.split, asked.labels)
+    if spec == "mnist-writers":
+        return _mnist_writers(asked.split, asked.labels)
+    path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
+    return _femnist(read_femnist_writers(path, asked.split), asked.classes, spec)
+
+
+def _at_path(spec: str | Path, asked: _Asked) -> _Source:
+    """A file or folder, by what it holds."""
+    path, split = Path(spec), asked.split
+    try:
+        is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        expected = f"a path that can be read ({error.strerror})"
+        raise DataError("data", short(path.name), expected, "Check the path (--data).") from error
+    if not str(spec):
+        raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
+    if is_folder and any(path.glob("*-images-idx3-ubyte*")):
+        return _idx_folder(path, split, asked.labels)
+    if is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
+        files = leaf_files(path, split)
+        if not files:
+            _only_train(path, split)
+        return _femnist(read_leaf(files), asked.classes, "LEAF folder")
+    if is_folder and (many := find_data_files(path, split)) is not None:
+        images, labels = read_data_files(many, image_size=asked.image_size, channels=asked.channels)
+        return _Source(name=many.kind, images=images, labels=labels, class_names=many.class_names)
+    if kind == ".h5":
+        return _femnist(read_tff(_tff_part(path, split)), asked.classes, "TFF file")
+    if is_folder or kind == ".npz":
+        _only_train(path, split)
+        return _image_folder(path, asked.image_size, asked.channels) if is_folder else _npz(path, asked.labels)
+    raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
 
 
 def _digits(split: str) -> _Source:
@@ -193,11 +203,9 @@ def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
     images = _find_idx(folder, split, "images-idx3-ubyte")
     if images is None:
         raise DataError(
-            str(folder),
-            f"no idx images for the {split} split",
-            f"{' or '.join(_PREFIXES[split])}-images-idx3-ubyte, plain or .gz",
-            "Check the names of the files.",
-        )
+            str(folder), f"no idx images for the {split} split",
+            f"{' or '.join(_PREFIXES[split])}-images-idx3-ubyte, plain or .gz", "Check the names of the files.",
+        )  # fmt: skip
     found = _find_idx(folder, split, "labels-idx1-ubyte") if labels else None
     return _Source(name="idx files", images=read_idx(images), labels=None if found is None else read_idx(found))
 
@@ -207,11 +215,9 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
     found = sorted(path for path in folder.iterdir() if path.name.endswith(tuple(wanted)) and path.is_file())
     if len(found) > 1:
         raise DataError(
-            str(folder),
-            [path.name for path in found],
-            f"one file that ends in {ending} for the {split} split",
+            str(folder), [path.name for path in found], f"one file that ends in {ending} for the {split} split",
             "Move the other data sets to folders of their own.",
-        )
+        )  # fmt: skip
     if found and found[0].is_symlink():
         raise DataError(str(found[0]), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")
     return found[0] if found else None
@@ -221,11 +227,9 @@ def _npz(path: Path, labels: bool) -> _Source:
     arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
-            str(path),
-            "no array `images`",
-            "arrays `images` and, where there are labels, `labels`",
+            str(path), "no array `images`", "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
-        )
+        )  # fmt: skip
     return _Source(name="npz file", images=arrays["images"], labels=arrays.get("labels"))
 
 

@@ -1,4 +1,4 @@
-"""A synthetic set held against the real data: every metric of the paper, and the checks for the private report.
+"""A synthetic set compared with the real data: every metric of the paper, and the checks for the private report.
 
 No choice is made on the test set: recipes are fixed and the last epoch is taken. All figures are computed on real data,
 so they are private. Each is kept as soon as it is there (see `Results`); those on real data alone are computed once.
@@ -12,7 +12,7 @@ from typing import Any
 
 from gswgan.data import ImageData
 from gswgan.errors import GswganError
-from gswgan.evaluation.metrics import Figures, Metric, Scene, Tick
+from gswgan.evaluation.metrics import EvaluationSetup, Figures, Metric, Tick
 from gswgan.evaluation.references import References
 from gswgan.evaluation.result import Results
 
@@ -41,7 +41,7 @@ class _Job:
 
 def evaluate(
     draw: Draw,
-    scene: Scene,
+    setup: EvaluationSetup,
     results: Results,
     *,
     note: Callable[[str], None] = lambda text: None,
@@ -51,14 +51,14 @@ def evaluate(
 
     Each seed draws another synthetic set and gives classifiers other initial weights. A metric that cannot be had
     (an extra, weights, labels or held-out data are missing) is null, and `note` gets a sentence. Stopped at any
-    moment, the same call goes on with the figure that was being measured.
+    moment, the same call continues with the figure that was being measured.
     """
-    metrics, reasons = scene.wanted()
+    metrics, reasons = setup.wanted()
     results.skipped = {name: f"{name} is left out: {why}." for name, why in reasons.items()}
     for why in dict.fromkeys(reasons.values()):
         note(f"left out: {', '.join(name for name in reasons if reasons[name] == why)}: {why}.")
-    references = References(scene.places)
-    jobs = _jobs(metrics, scene.request.seeds, results, references)
+    references = References(setup.folders)
+    jobs = _jobs(metrics, setup.request.seeds, results, references)
     total = sum(job.seconds for job in jobs)
     if jobs:
         note(f"{len(jobs)} measurements, about {duration(total)}{_longest(jobs)}.")

@@ -26,7 +26,7 @@ from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, wid
 from gswgan.federated.round import Round
 from gswgan.federated.trust import check_cost, check_one_round, spent, trust_of
 from gswgan.plan.plan import Plan
-from gswgan.privacy.storage import read_file
+from gswgan.privacy.storage import create_durably, named_by_user, read_file
 
 PLAN = "plan.json"
 """The plan in a run folder, for the sites."""
@@ -47,8 +47,11 @@ def read_plan(path: Path) -> Plan:
 def who_learns_what(plan: Plan, client: Client) -> list[str]:
     """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
     assert plan.privacy is not None
+    assert plan.guarantee is not None
     memory, how = Memory.read(client.home), {"zeroed": "zeroed", "replace-one": "replaced"}[plan.privacy.neighbours]
-    epsilon = f"epsilon {check_cost(plan):.4g} at delta {plan.privacy.delta:g} for one site {how}"
+    epsilon = (
+        f"epsilon {check_cost(plan) or plan.guarantee.epsilon:.4g} at delta {plan.privacy.delta:g} for one site {how}"
+    )
     if trust_of(plan) == "trusted-aggregator":
         lines = [
             "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",
@@ -76,11 +79,7 @@ def write_answer(path: Path, client: Client, plan: Plan) -> None:
     sums = np.frombuffer(bytes(fields["sums"]), np.uint8)  # type: ignore[arg-type]
     told = {"format_version": FORMAT_VERSION, "client": client.name, "plan": plan.digest()}
     raw = safetensors.numpy.save({"sums": sums}, {"answer": json.dumps(told)})  # one entry: it has no order
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
+    create_durably(named_by_user(path), raw)
 
 
 def read_answer_file(path: Path, plan: Plan) -> Fields:

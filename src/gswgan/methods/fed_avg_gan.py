@@ -6,7 +6,7 @@ are summed, noise is added once (trusted aggregator, one client zeroed), and the
 moves the discriminator. What the generator then learns from it is post-processing.
 
 Where it departs from the published code: clients by coins, not ten of them without replacement; our conditional
-critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/federated.md has the bytes.
+critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/results.md has the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOISES = {"noise-0.01": 0.01, "noise-0.1": 0.1, "noise-0.5": 0.5}
 PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR = 6_558_913, 13_312_545
 """Numbers in the published networks (convolutions of 64 and 128 maps, 1024 hidden units; latent 128)."""
 
-AT_ONCE = {"cpu": 16, "cuda": 128}
+CLIENTS_PER_CHUNK = {"cpu": 16, "cuda": 128}
 """Clients that are computed together at the most."""
 
 
@@ -115,7 +115,9 @@ class FedAvgGAN:
         self.images = torch.from_numpy(data.images).to(self.device)
         self.labels = torch.from_numpy(labels.clip(0, self.classes - 1)).to(self.device)
         usual = usual_participants(self._mechanism.event, self.count)
-        self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE[self.device.type]))  # one size: kernels never vary
+        self.chunk = math.ceil(
+            usual / math.ceil(usual / CLIENTS_PER_CHUNK[self.device.type])
+        )  # one size: kernels never vary
 
     def draw_participants(self, number: int) -> np.ndarray:
         """Who takes part in a round: independent secret coins."""
@@ -128,7 +130,7 @@ class FedAvgGAN:
             return
         self._participants, self._norms = self.draw_participants(number), []
         blocks = self._blocks(number, generator)
-        released = self._mechanism.release(f"round {number}", blocks, slots=1, width=self.width)
+        released = self._mechanism.answer(f"round {number}", blocks, slots=1, width=self.width)
         expected = expected_participants(self._mechanism.event, self.count)
         moved = torch.from_numpy((released.sums[0] / expected).astype(np.float32)).to(self.device)
         for value, part in zip(self.params.values(), moved.split([v.numel() for v in self.params.values()])):
@@ -196,11 +198,6 @@ class FedAvgGAN:
         """The inverse of `state`."""
         for name, value in self.state().items():
             value.copy_(tensors[name])
-
-
-def bytes_a_round(discriminator: int, generator: int) -> dict[str, int]:
-    """What travels to and from one client in a round, 4 bytes a number: both networks down, one difference up."""
-    return {"down": 4 * (discriminator + generator), "up": 4 * discriminator}
 
 
 def draft(request: PlanRequest, noise: float) -> Draft:

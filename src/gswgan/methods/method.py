@@ -1,7 +1,7 @@
 """What a method is: the same loop, ledger, accountant and release, with its own settings, releases and critic.
 
 A method is one file that ends in a `Method`, and one line in `METHODS` (gswgan/methods/__init__.py). Everything
-else (calibration, plan, resume, guarantee, card, report) follows from what is said here. docs/baselines.md has an
+else (calibration, plan, resume, guarantee, card, report) follows from what is said here. docs/methods.md has an
 example that runs.
 """
 

@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -28,7 +27,7 @@ from scipy.special import ndtri
 
 from gswgan.privacy.errors import PrivacyError, StorageError
 from gswgan.privacy.ownership import check_marked, marked
-from gswgan.privacy.storage import read_private, sync_folder, write_durably
+from gswgan.privacy.storage import erase_file, read_private, write_durably
 
 KEY_BYTES = 32
 KEY_VERSION = 2
@@ -39,7 +38,7 @@ PUBLIC = "public"
 FLOAT_SLACK = 2.0**-48
 """More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
 
-PART = 2**12
+DRAWS_PER_THREAD = 2**12
 """Draws for which a thread is worth its while: each draw is rounded by itself, so threads change nothing."""
 
 Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -109,7 +108,7 @@ class Streams:
         self, quantile: Quantile, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
     ) -> NDArray[np.int64]:
         words = self.words(math.prod(shape), purpose, *index)
-        threads = min(len(words) // PART, (os.cpu_count() or 1) // 2)
+        threads = min(len(words) // DRAWS_PER_THREAD, (os.cpu_count() or 1) // 2)
         if threads <= 1:
             found = [_round_part(words, quantile, scale)]
         else:
@@ -219,19 +218,5 @@ def load_key(path: Path, context: str) -> Streams:
 
 
 def erase_key(path: Path) -> None:
-    """Overwrite the key in place and remove it when the run has ended: nobody can subtract the noise afterwards.
-
-    Copies that the storage keeps by itself (a journaling or copy-on-write file system, a flash drive, a backup)
-    are out of reach from here.
-    """
-    if not os.path.lexists(path):
-        return
-    if stat.S_ISREG(path.lstat().st_mode):  # what a link points to is not ours to overwrite
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-        try:
-            os.pwrite(descriptor, b"\0" * os.fstat(descriptor).st_size, 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    path.unlink()
-    sync_folder(path.parent)
+    """Overwrite and remove the key when the run has ended, so that nobody can subtract the noise afterwards."""
+    erase_file(path)

@@ -183,7 +183,7 @@ def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
     state = hashlib.blake2b(key=key)
     if isinstance(data, ImageStream):
         state.update(repr(data.reader).encode())
-        for path, label in data.shards.files():
+        for path, label in data.files.paths():
             state.update(f"{path.stat().st_size} {label} ".encode())
             with path.open("rb") as file:
                 while piece := file.read(2**20):
@@ -213,6 +213,15 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format_version") != 1:
         raise RunError("file", str(path), f"{expected} with format_version 1", _WHOLE)
     return content
+
+
+MANIFEST = "manifest.json"
+"""In a bundle of `gswgan release`: it names every file that belongs to the bundle."""
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder is a bundle of `gswgan release`, to which nothing can be added."""
+    return (folder / MANIFEST).exists() and (folder / "model.json").exists()
 
 
 def find_release(path: Path) -> RunFolder:

@@ -33,7 +33,7 @@ Buffers = dict[str, Tensor]  # "conv1.u": [K, out], "conv1.v": [K, 25 in], ...: 
 KERNEL, STRIDE, PADDING = 5, 2, 2
 INITIAL_POWER_ITERATIONS = 5
 
-AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+WEIGHTS_PER_CHUNK = {"cpu": 2**20, "cuda": 2**26}
 """Weights whose first power iterations are done together: a CPU's cache is small, and a GPU needs much to do."""
 
 
@@ -118,13 +118,15 @@ def init_critics(
     with ThreadPoolExecutor() as pool:
         list(pool.map(draw, range(count)))
     params, buffers = ({name: value.to(device) for name, value in part.items()} for part in (params, buffers))
-    at_once = max(1, AT_ONCE[torch.device(device).type] // sum(value[0].numel() for value in params.values()))
-    for start in range(0, count, at_once):
-        some, own = (_cut(part, slice(start, start + at_once)) for part in (params, buffers))
+    critics_per_chunk = max(
+        1, WEIGHTS_PER_CHUNK[torch.device(device).type] // sum(value[0].numel() for value in params.values())
+    )
+    for start in range(0, count, critics_per_chunk):
+        some, own = (_cut(part, slice(start, start + critics_per_chunk)) for part in (params, buffers))
         for _ in range(INITIAL_POWER_ITERATIONS):
             own = power_iteration(some, own)
         for name, value in own.items():
-            buffers[name][start : start + at_once] = value
+            buffers[name][start : start + critics_per_chunk] = value
     return (
         {name: value.to(dtype) for name, value in params.items()},
         {name: value.to(dtype) for name, value in buffers.items()},
@@ -211,22 +213,12 @@ class _OverNorm(torch.autograd.Function):
         return new.view_as(gradients[0]), None, None, None
 
 
-def judge(
-    params: Parameters,
-    buffers: Buffers,
-    images: Tensor,
-    labels: Tensor,
-    compute_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """D(x, y) of m critics on their own batches: images [m, B, c, h, w] and labels [m, B] give [m, B].
-
-    One batch for all critics may be passed as `images.expand(m, ...)`.
-    """
-    return score(normalize(params, buffers, compute_dtype), images, labels)
-
-
 def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-    """D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution. See `judge`."""
+    """Return D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution, of m critics.
+
+    Each critic has its own batch: images [m, B, c, h, w] and labels [m, B] give [m, B]. One batch for all critics may
+    be passed as `images.expand(m, ...)`.
+    """
     hidden = _activations(weights, images)[-1].to(weights.head.dtype)
     side = hidden.shape[3]
     answers = convolve(hidden, weights.head, None, stride=side, padding=0).flatten(2).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/refined.md).
+"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/methods.md).
 
 1. The kernel critic makes its one release and trains a generator with it.
 2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
@@ -35,7 +35,7 @@ WARM_UP = 100
 CONSTANT = 0.6
 """Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
 
-AT_ONCE = {"cpu": 2**24, "cuda": 2**29}
+NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
 SAMPLES, SAMPLES_PER_GRADIENT, FLOOR = 2**14, 256, 0.1
@@ -154,7 +154,7 @@ class Refined:
             generator.scales.copy_(scales(gradients, *generator.samples(SAMPLES), power=self.settings.scaling))
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
-            self._descent.prepare(len(self._images), at_once=AT_ONCE[self.device.type])
+            self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
         seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
 
         def rows(members: np.ndarray) -> Tensor:
@@ -162,7 +162,7 @@ class Refined:
             found = gradients.of_records(self._images[some], self._labels[some], some, seed)
             return found * generator.scales.to(found.dtype)
 
-        gradient = self._descent.release(f"step {step}", rows)
+        gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         keep = self._tensor(step / (step + self.settings.averaging))
