@@ -30,10 +30,10 @@ from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
+from gswgan.evaluation.references import cache_folder, data_checksum
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws

@@ -8,14 +8,14 @@ import torch
 
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings, build_network, denoised
-from gswgan.generators.denoised import DenoisedSampler, noise_levels
+from gswgan.generators.denoised import DenoisedSampler, latent_size, noise_levels
 from gswgan.generators.denoiser import DATA_STD, Denoiser, loss_of_draws, scales
 from gswgan.generators.sampling import draw_images
 
 
 def make(side: int = 8, channels: int = 1, width: int = 8) -> DenoisedSampler:
     torch.manual_seed(0)
-    settings = GeneratorSettings(architecture="denoiser", width=width, latent=channels * side**2)
+    settings = GeneratorSettings(architecture="denoiser", width=width, latent=latent_size(channels * side**2))
     network = build_network(settings, classes=10, channels=channels, image_size=side)
     assert isinstance(network, DenoisedSampler)
     return network
@@ -30,14 +30,14 @@ def test_at_28_pixels_it_has_the_size_that_was_meant() -> None:
 def test_it_draws_images_of_every_size(side: int, channels: int) -> None:
     network = make(side, channels)
     labels = np.arange(4)
-    settings = GeneratorSettings(architecture="denoiser", width=8, latent=channels * side**2)
+    settings = GeneratorSettings(architecture="denoiser", width=8, latent=latent_size(channels * side**2))
     images = draw_images(network, settings, labels, np.random.default_rng(0))
     assert images.shape == (4, channels, side, side)
     assert images.dtype == np.uint8
 
 
 def test_a_code_has_as_many_numbers_as_an_image() -> None:
-    with pytest.raises(PlanError, match="64, the noise on the way"):
+    with pytest.raises(PlanError, match="960, the noise on the way"):
         build_network(GeneratorSettings(architecture="denoiser", width=8), classes=2, channels=1, image_size=8)
 
 
@@ -46,7 +46,7 @@ def test_an_image_does_not_depend_on_the_others() -> None:
     with torch.no_grad():
         for value in network.denoiser.weights.values():
             value.normal_(std=0.2)
-    codes, labels = torch.randn(5, 64, dtype=torch.float64), torch.arange(5)
+    codes, labels = torch.randn(5, latent_size(64), dtype=torch.float64), torch.arange(5)
     together = network(codes, labels)
     torch.testing.assert_close(network(codes[2:3], labels[2:3]), together[2:3])
     assert not torch.allclose(network(codes[2:3], labels[3:4]), together[2:3])  # the class matters
