@@ -30,7 +30,6 @@ from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
 from gswgan.evaluation.references import cache_folder, data_checksum
@@ -50,7 +49,7 @@ LEVELS = (0.03, 0.07, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0)
 
 
 class Judge:
-    """FID against all training images, accuracy and loss on those that were held out."""
+    """FID against all training images, loss on those that were held out."""
 
     def __init__(self, whole: ImageData, first: int, options: argparse.Namespace) -> None:
         self.test, self.size = part(whole, slice(first, None)), options.images
@@ -89,7 +88,7 @@ class Judge:
         return found
 
     @torch.no_grad()
-    def draw(self, sampler: DenoisedSampler, count: int, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, sampler: DenoisedSampler, count: int, **changes: Any) -> np.ndarray:
         """Images with balanced labels; `changes` are of the sampler's attributes."""
         before = {name: getattr(sampler, name) for name in changes}
         for name, value in changes.items():
@@ -103,19 +102,15 @@ class Judge:
                 parts.append((made * 255).round().to(torch.uint8).cpu())
         for name, value in before.items():
             setattr(sampler, name, value)
-        return torch.cat(parts).numpy(), labels.cpu().numpy()
+        return torch.cat(parts).numpy()
 
-    def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]], *, cnn: bool = False) -> dict[str, Any]:
+    def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {"losses": self.losses(sampler), "fid": {}}
         result["mean_loss"] = round(float(np.mean(result["losses"][1:9])), 5)
         for changes in samplers:
-            images, labels = self.draw(sampler, self.size, **changes)
+            images = self.draw(sampler, self.size, **changes)
             name = " ".join(f"{key} {value}" for key, value in changes.items()) or "usual"
             result["fid"][name] = round(self.distance(images), 3)
-            if cnn:
-                result.setdefault("cnn", {})[name] = cnn_accuracy(
-                    images, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(DEVICE)
-                )
         return result
 
 
@@ -189,9 +184,6 @@ class Search:
             now = rate * min(1.0, (step + 1) / 100) * (1 - step / steps)
             keep = min(average, step / (step + 10))
             step_of(some, *(torch.tensor(value).to(DEVICE) for value in (step, now, keep)))
-            if step == 200 and DEVICE.type == "cuda":
-                torch.cuda.synchronize()
-                print(f"{name}: 200 steps in {time.perf_counter() - began:.1f} s", flush=True)
         torch.cuda.synchronize() if DEVICE.type == "cuda" else None
         seconds = time.perf_counter() - began
         network = self.generator.denoised_average
@@ -200,7 +192,7 @@ class Search:
         save_file(kept, self.options.out / f"{name}-{self.plan.facts.data}.safetensors")
         result = self.judge.all(network, samplers or [{}])
         if self.judge.inception is not None:
-            result["fid_to_kernel"] = self.judge.distance(self.judge.draw(network, self.judge.size)[0], self.kernel)
+            result["fid_to_kernel"] = self.judge.distance(self.judge.draw(network, self.judge.size), self.kernel)
         given = {"on": on, "samples": samples, "steps": steps, "batch": batch, "rate": rate, "average": average}
         self.tell(name, {"seconds": seconds, **given, **result})
 
@@ -239,8 +231,7 @@ class Search:
     def refine(
         self, name: str, *, start: str, noise: float, steps: int, batch: int, rate: float = 3e-4,
         constant: float = 0.6, averaging: float = 3.0, way: dict[str, Any] | None = None,
-        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None, cnn: bool = False,
-        further: list[float] | None = None,
+        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set."""
         way = way or {}
@@ -273,13 +264,10 @@ class Search:
         seconds = time.perf_counter() - began
         network = self.generator.denoised_average
         self.kept[name] = [value.clone() for value in network.parameters()]
-        result = self.judge.all(network, samplers or [{}], cnn=cnn)
+        result = self.judge.all(network, samplers or [{}])
         for kept, values in averages.items():
             self.put(network, values)
             result["fid"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
-        for weight in further or ():
-            self.put(network, [a + weight * (a - b) for a, b in zip(self.kept[name], self.kept[start])])
-            result["fid"][f"further {weight}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
         given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
         given |= {"averaging": averaging, "way": way}
         self.tell(name, {"seconds": seconds, **given, "losses_on_the_way": losses, **result})

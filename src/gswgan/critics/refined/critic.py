@@ -39,7 +39,7 @@ NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
 SAMPLES, SAMPLES_PER_GRADIENT, FLOOR = 2**14, 256, 0.1
-"""Samples for the scales at the most, in batches; and the part of a matrix's mean that is added to each second moment in it."""
+"""Samples for the scales at the most, in batches; the part of a matrix's mean that is added to each second moment."""
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms."""
