@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.privacy import Contribution, DrawnOne, Gaussian, GaussianMechanism, Ledger, Sampled, Streams
+from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Sampled, Streams
 from gswgan.privacy import mechanism as mechanism_module
 from gswgan.privacy.errors import PrivacyError
 from gswgan.privacy.ledger import read_ledger
@@ -159,14 +159,6 @@ def test_the_line_is_on_the_disk_before_the_noise_is_drawn(
     assert [(entry.name, entry.event) for entry in entries] == [("step 1", EVENT)]
 
 
-def test_every_release_is_a_line(make_mechanism: MakeMechanism) -> None:
-    mechanism = make_mechanism(RECORD, EVENT)
-    for step in range(5):
-        mechanism.answer(f"step {step}", [records()], slots=5, width=3)
-    _, entries, _ = read_ledger(mechanism.ledger.path)
-    assert [entry.name for entry in entries] == [f"step {step}" for step in range(5)]
-
-
 def test_nothing_is_released_when_the_ledger_cannot_be_written(
     make_mechanism: MakeMechanism, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,12 +213,14 @@ def test_the_key_of_another_plan_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", [EVENT, Sampled(rate=0.1, event=Gaussian(noise_std=1.0, sensitivity=4.0))])
-def test_the_recorded_event_is_the_one_of_the_mechanism(
-    make_mechanism: MakeMechanism, event: Gaussian | Sampled | DrawnOne
+def test_every_answer_is_a_line_with_the_event_of_the_mechanism(
+    make_mechanism: MakeMechanism, event: Gaussian | Sampled
 ) -> None:
     mechanism = make_mechanism(RECORD, event)
-    mechanism.answer("a", [], slots=1, width=1)
-    assert [entry.event for entry in mechanism.ledger.entries] == [event]
+    for step in range(3):
+        mechanism.answer(f"step {step}", [records()], slots=5, width=3)
+    _, entries, _ = read_ledger(mechanism.ledger.path)
+    assert [(entry.name, entry.event) for entry in entries] == [(f"step {step}", event) for step in range(3)]
 
 
 def test_noise_beyond_the_range_of_the_grid_is_refused(make_mechanism: MakeMechanism) -> None:
