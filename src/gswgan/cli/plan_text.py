@@ -12,7 +12,7 @@ from gswgan.plan.advice import BEARABLE, Comparison, compare_plan, ensemble_nois
 from gswgan.plan.defaults import LARGEST_SIDE, score_noise
 from gswgan.plan.make import make_draft
 from gswgan.plan.plan import Facts, Plan, PrivacySettings
-from gswgan.privacy.events import in_words
+from gswgan.privacy.events import describe_event
 
 
 def describe(plan: Plan) -> str:
@@ -25,7 +25,7 @@ def describe(plan: Plan) -> str:
         f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",
         f"critic:    {plan.recipe.words(plan)}",
     ]
-    lines += [f"release:   {times} x {in_words(event)}" for event, times in plan.releases().items()]
+    lines += [f"release:   {times} x {describe_event(event)}" for event, times in plan.releases().items()]
     void = " -- void: --insecure-reproducible" if plan.insecure_reproducible else ""
     lines.append(f"guarantee: NONE, {plan.void}" if plan.guarantee is None else f"guarantee: {plan.guarantee}{void}")
     if plan.claimed is not None:
