@@ -58,6 +58,10 @@ def train(
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: 1e-5, and 0.1 / records from 100,000 on.",
         rich_help_panel=_GUARANTEE)] = None,
+    neighbours: Annotated[str | None, typer.Option(
+        help="replace-one (the default: one record is exchanged) or zeroed (one record's contribution is removed; "
+        "weaker, for comparison with epsilons of one record added or removed; presets kernel and refined).",
+        rich_help_panel=_GUARANTEE)] = None,
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta",
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
@@ -127,7 +131,12 @@ def train(
     readers = check_workers(workers)
     continued = resume is not None or source is not None
     fixed: dict[str, object] = {"--epsilon": epsilon, "--delta": delta, "--shards": shards, "--preset": preset}
-    fixed |= {"--insecure-reproducible": insecure_reproducible or None, "--method": method, "--name": name}
+    fixed |= {
+        "--insecure-reproducible": insecure_reproducible or None,
+        "--method": method,
+        "--name": name,
+        "--neighbours": neighbours,
+    }
     fixed |= {"--steps": None if source else steps, "--seed": None if source else seed}
     if continued:
         fixed |= {
@@ -183,6 +192,7 @@ def train(
         plan = Plan.load(plan_file) if plan_file is not None else make_plan(
             facts, method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
             steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
+            neighbours=neighbours or "replace-one",
         )  # fmt: skip
     if not isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
         images = load_data(**where)  # other critics go through their data more than once

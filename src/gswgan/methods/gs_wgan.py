@@ -37,7 +37,8 @@ def make_critic(plan: Plan, context: RunContext) -> Critic:
     if isinstance(settings, KernelSettings):
         alone = context.mechanism(privacy.contribution, privacy.event)
         return kernel_critic(plan, context.folder, context.device, alone, _summed(plan, context, alone))
-    first = context.mechanism(settings.contribution(plan.facts.labelled), settings.event(plan.facts.labelled))
+    event = settings.event(plan.facts.labelled, privacy.neighbours)
+    first = context.mechanism(settings.contribution(plan.facts.labelled), event)
     kernel = kernel_critic(plan, context.folder, context.device, first)
     if isinstance(settings, RefinedSettings):
         return Refined(

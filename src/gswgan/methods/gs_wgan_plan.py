@@ -110,6 +110,7 @@ def kernel_privacy(request: PlanRequest, noise: float) -> PrivacySettings:
         clip_norm=clip,
         counts=request.facts.labelled and not by_person,
         unit="person" if by_person else "record",
+        neighbours=request.neighbours,
     )
 
 

@@ -77,7 +77,8 @@ def total(draft: Draft, steps: int) -> Event:
     """
     settings: KernelStart = draft.critic
     assert draft.privacy is not None
-    start, without = settings.event(draft.facts.labelled), settings.steps + getattr(settings, "pretraining", 0)
+    start = settings.event(draft.facts.labelled, draft.privacy.neighbours)
+    without = settings.steps + getattr(settings, "pretraining", 0)
     if steps <= without:
         return start
     return Composed(events=(start, draft.privacy.total(steps - without)))

@@ -20,7 +20,7 @@ from gswgan.data import ImageStream
 from gswgan.plan.plan import Draft, Facts, LowerBound, Plan
 from gswgan.privacy import BatchStreams, Contribution, Event, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.claims import Claim
-from gswgan.privacy.events import BaseEvent
+from gswgan.privacy.events import BaseEvent, Neighbours
 from gswgan.run.budget_entry import Entered
 from gswgan.run.folder import RunFolder
 
@@ -39,6 +39,7 @@ class PlanRequest:
     steps: int | None = None
     seed: int = 0
     device: str = "cpu"
+    neighbours: Neighbours = "replace-one"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,13 @@ def refined(request: PlanRequest, noise: float) -> Draft:
     releases = chosen.releases if request.steps is None else request.steps
     rate = chosen.batch / facts.records
     privacy = PrivacySettings(
-        delta=request.delta, noise_std=noise * CLIP, clip_norm=CLIP, releases=releases, sampling="poisson", rate=rate
+        delta=request.delta,
+        noise_std=noise * CLIP,
+        clip_norm=CLIP,
+        releases=releases,
+        sampling="poisson",
+        rate=rate,
+        neighbours=request.neighbours,
     )
     odds = SHARE / (1 - SHARE)
     noise_std = noise / (rate * math.sqrt(releases * odds))

@@ -12,12 +12,15 @@ from gswgan.methods.method import PlanRequest
 from gswgan.plan.plan import Draft, Facts, Plan
 from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
-from gswgan.privacy.events import sampling_of, tally, unsampled
+from gswgan.privacy.events import check_neighbours, sampling_of, tally, unsampled
 
 EPSILON = 10.0
 """Where nothing else is asked for."""
 
 CURVE_POINTS = 8
+
+ZEROED: dict[str, tuple[str, ...]] = {"gswgan": ("kernel", "refined")}
+"""Methods and presets that can also be planned for one record zeroed instead of replaced."""
 
 
 def make_plan(
@@ -32,6 +35,7 @@ def make_plan(
     seed: int = 0,
     device: str = "cpu",
     insecure_reproducible: bool = False,
+    neighbours: str = "replace-one",
 ) -> Plan:
     """Resolve everything, calibrate the noise, state the guarantee. Looks at facts only, never at data."""
     units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
@@ -48,6 +52,7 @@ def make_plan(
         steps=steps,
         seed=seed,
         device=device,
+        neighbours=neighbours,
     )
     total, recipe = draft.total(), draft.recipe
     return Plan(
@@ -72,6 +77,7 @@ def make_draft(
     steps: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    neighbours: str = "replace-one",
 ) -> Draft:
     """All settings of a run, with the noise calibrated where the preset leaves it open."""
     recipe = find_method(method)
@@ -89,7 +95,13 @@ def make_draft(
         steps=None if steps is None else check_whole("steps", steps, 1, MAX_STEPS),
         seed=seed,
         device=device,
+        neighbours=check_neighbours(neighbours),
     )
+    if request.neighbours != "replace-one" and (facts.persons is not None or preset not in ZEROED.get(method, ())):
+        raise PlanError(
+            "neighbours", neighbours, "replace-one with this method, preset and data",
+            "One record zeroed is there for --preset kernel and --preset refined, without persons.",
+        )  # fmt: skip
     own = recipe.own_noise(preset)
     if epsilon is not None and (own is not None or recipe.void):
         total = recipe.draft(request, own or 0.0).total()
@@ -107,7 +119,7 @@ def make_draft(
             return total
 
         target = check_epsilon(EPSILON if epsilon is None else epsilon)
-        own = calibrate(run, epsilon=target, delta=request.delta, accountant=Accountant("replace-one"))
+        own = calibrate(run, epsilon=target, delta=request.delta, accountant=Accountant(request.neighbours))
     return recipe.draft(request, own or 0.0)
 
 
