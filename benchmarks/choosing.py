@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gswgan.plan.advice import BEARABLE, Comparison, compare
+from gswgan.methods.advice import BEARABLE, Comparison, compare
 from gswgan.plan.defaults import score_noise
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS = (1_000, 10_000, 60_000, 100_000, 1_000_000, 10_000_000)

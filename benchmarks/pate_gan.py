@@ -19,9 +19,10 @@ from typing import Any
 
 from gswgan.api import pick_device
 from gswgan.data import ImageData, load_data
+from gswgan.methods import make_plan
 from gswgan.methods.pate_gan import PateGanSettings
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from record import record

@@ -307,18 +307,15 @@ def start(
 
 def save_plan(preset: str, reproducible: bool, coins: bool, folder: Path) -> None:
     from gswgan.data import load_data
-    from gswgan.methods import gs_wgan_plan
-    from gswgan.plan import make
-    from gswgan.plan.plan import Facts
+    from gswgan.methods import ensemble, gswgan, make_plan
+    from gswgan.plan.facts import Facts
 
-    table = gs_wgan_plan.load_preset(preset)
+    table = ensemble.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
     options = {"steps": 150} if preset == "kernel" else {"steps": 16, "shards": 60}
-    with mock.patch.object(gs_wgan_plan, "load_preset", return_value=table):
-        plan = make.make_plan(
-            Facts.of(load_data("digits")), preset=preset, insecure_reproducible=reproducible, **options
-        )
+    with mock.patch.object(gswgan, "load_preset", return_value=table):
+        plan = make_plan(Facts.of(load_data("digits")), preset=preset, insecure_reproducible=reproducible, **options)
     folder.mkdir()
     plan.save(folder / "plan.json")
 

@@ -19,6 +19,7 @@ import torch
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.federated import critic_messages, messages
+from gswgan.methods import read_plan
 from gswgan.methods.fed_avg_gan import PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR, bytes_a_round
 from gswgan.plan.plan import Plan
 from gswgan.run.loop import make_generator
@@ -66,7 +67,7 @@ def _size(fields: Any) -> int:
 
 def row(record: dict[str, Any]) -> str:
     """A line of the table."""
-    plan = Plan.from_json(record["plan"])
+    plan = read_plan(record["plan"])
     assert plan.privacy is not None or plan.method == "fed-avg-gan"
     moved, told = travel(plan), record["observers"]
     stated = {cost["neighbours"]: cost for cost in reversed(told["guarantees"])}

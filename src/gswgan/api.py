@@ -1,4 +1,4 @@
-"""The interface that every method has, and GS-WGAN behind it."""
+"""The Python interface: train a method on images, sample from it, state its guarantee, save and load it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import safetensors
@@ -21,8 +21,10 @@ from gswgan.data import make_image_data
 from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError, short
 from gswgan.generators import build_network, network_shapes
 from gswgan.generators.sampling import channels_last, draw_images
-from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import check_large_delta, plan_warnings
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_whole
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import check_file, make_folder, read_file, write_durably
@@ -38,23 +40,6 @@ MAX_BYTES = 8 * 2**30
 
 
 _FINISHED = "Resume the run (gswgan train --resume), or copy the release again."
-
-
-class Synthesizer(Protocol):
-    """What every method can do."""
-
-    def fit(self, images: ArrayLike, labels: ArrayLike | None = None) -> Synthesizer:
-        """Learn from private images, once."""
-
-    def sample(self, n: int, labels: ArrayLike | Labels | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Synthetic images and their labels."""
-
-    @property
-    def privacy(self) -> PrivacyCost:
-        """What the release guarantees, to whom, about what."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write everything that may be published."""
 
 
 class GSWGAN:

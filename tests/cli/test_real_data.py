@@ -16,7 +16,7 @@ from gswgan.cli.real_data import EVERYBODY, load_data
 from gswgan.data import clients, make_image_data
 from gswgan.errors import DataError, RunError
 from gswgan.evaluation.reference_classifier import Judge, train_judge
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 RNG = np.random.default_rng(0)
 

@@ -17,7 +17,8 @@ from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.memory import Cap, read_log
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 
 PEOPLE = 12
 _make_plan = functools.cache(make_federated_plan)

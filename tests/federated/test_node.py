@@ -33,7 +33,7 @@ from gswgan.federated.messages import question
 from gswgan.federated.node import APP, _command, _free_port, _runtime, _signed, built, check_app, reply_message
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from loopback import Federation, wait
 

@@ -14,9 +14,8 @@ import torch
 import gswgan
 from gswgan.data import load_data
 from gswgan.evaluation.classifiers import logistic_accuracy
-from gswgan.methods import METHODS
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import METHODS, make_plan
+from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder

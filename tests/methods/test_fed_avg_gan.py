@@ -14,7 +14,7 @@ from conftest import copied, key_of, same, tiny_generator, tiny_images
 from gswgan.critics.ensemble.loss import critic_loss
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.methods import BY_PERSON, METHODS, find_method
+from gswgan.methods import BY_PERSON, METHODS, find_method, make_plan
 from gswgan.methods.fed_avg_gan import (
     PUBLISHED_DISCRIMINATOR,
     PUBLISHED_GENERATOR,
@@ -24,8 +24,8 @@ from gswgan.methods.fed_avg_gan import (
     contribution,
     round_event,
 )
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, BatchStreams, Gaussian, Repeated, Sampled, Streams
 from gswgan.privacy.accountant import PLAIN, PLD, VISIBLE_DRAW, visible_draw_epsilon
 from gswgan.privacy.claims import claimed_rounds

@@ -16,7 +16,6 @@ from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble.warm_start import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
-from gswgan.plan.plan import Facts
 from gswgan.privacy import Contribution, Sampled
 
 
@@ -35,13 +34,13 @@ class AutoencoderSettings:
         """One clipped gradient a record."""
         return Contribution(clip_norm=self.clip_norm)
 
-    def event(self, facts: Facts) -> Sampled:
+    def event(self, records: int) -> Sampled:
         """One update."""
         return dp_sgd.update_event(
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             batch=self.learning_batch,
-            records=facts.records,
+            records=records,
         )
 
 

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.data import ImageData
@@ -211,10 +212,8 @@ class _ReceivedFakes:
         return self._ranks.share(images), self._ranks.share(labels)
 
 
-class SpreadEnsemble:
+class SpreadEnsemble(Critic):
     """Rank 0's critic: its own part of the ensemble, and the orders to those who hold the rest."""
-
-    can_be_captured = False  # every answer passes the ledger
 
     def __init__(self, ranks: Ranks, part: Ensemble) -> None:
         self._ranks, self.part, self.shape, self.count = ranks, part, part.shape, part.count

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.learners import EnsembleSettings, Learners, chunks_of
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.critics.ensemble.warm_start import WarmStart
@@ -41,10 +42,8 @@ class Mechanism(Protocol):
         """The noisy sum of what the blocks have, clipped."""
 
 
-class Ensemble(Learners):
+class Ensemble(Learners, Critic):
     """K critics behind the barrier; `upstream_gradient` is the only way out."""
-
-    can_be_captured = False  # every answer passes the ledger
 
     def __init__(
         self,
