@@ -1,4 +1,4 @@
-"""Audits of whole trainings with canaries in the data: bounds beside what is stated (docs/threat_model.md).
+"""Audits of whole trainings with canaries in the data: bounds beside what is stated (docs/results.md).
 
     python benchmarks/canaries.py --out benchmarks/results/canaries-digits-cpu.json
 

@@ -385,13 +385,13 @@ class Profile:
         blocks = list(ensemble._blocks(fake, labels))
         number = iter(range(10**6))
         mechanism = cast(GaussianMechanism, ensemble._mechanism)
-        release = mechanism.release
+        answer = mechanism.answer
         width = fake[0].numel()
         return {
             "of which pools of fakes": lambda: ensemble._fakes_by_class(generator, next(number)),
             "of which secret draws": lambda: ensemble._draws(members, next(number)),
-            "of which judging": lambda: ensemble.judge(members, fake, labels),
-            "of which clip, sum, ledger, noise": lambda: release(f"p {next(number)}", blocks, slots=rows, width=width),
+            "of which judging": lambda: ensemble.input_gradients(members, fake, labels),
+            "of which clip, sum, ledger, noise": lambda: answer(f"p {next(number)}", blocks, slots=rows, width=width),
             "of which noise": lambda: mechanism._streams.rounded_gaussian((rows, width), 1e9, "n", next(number)),
         }
 

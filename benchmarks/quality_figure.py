@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from result_runs import SETS, read, trainings
+from result_runs import SETS, preset, read, trainings
 
 MEASURES = {"cnn_accuracy": "CNN accuracy on real images", "fid": "FID"}
 
@@ -23,7 +23,7 @@ def points() -> dict[str, Any]:
     found: dict[str, Any] = {key: {data: {"real": real(data, key), "runs": {}} for data in SETS} for key in MEASURES}
     for run in trainings():
         data = run["plan"]["facts"]["data"]
-        kernel = run["plan"].get("method", "gswgan") == "gswgan" and run["plan"]["preset"] == "default"
+        kernel = run["plan"].get("method", "gswgan") == "gswgan" and preset(run["plan"]) == "kernel"
         if not kernel or data not in SETS or run["machine"] != "NVIDIA H200":
             continue
         for key in MEASURES:

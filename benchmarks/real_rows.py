@@ -26,7 +26,7 @@ from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.precision_recall import precision_recall
-from gswgan.evaluation.reference_classifier import reference_judge
+from gswgan.evaluation.reference_classifier import cached_reference_classifier
 from record import record
 
 PAPER = {  # value, how near we must come (below the accuracy is a miss, above is none)
@@ -51,7 +51,7 @@ def printer(what: str) -> Callable[[int, int], None]:
 
 def judge_rows(train: ImageData, test: ImageData, folder: Path | None, device: str, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
-    judge = reference_judge(train, folder, device=device, seed=seed, progress=printer("judge"))
+    judge = cached_reference_classifier(train, folder, device=device, seed=seed, progress=printer("judge"))
     probabilities = judge.probabilities(test.images)
     mean, std = inception_score(probabilities, splits=10)
     number = min(10_000, test.n, train.n)

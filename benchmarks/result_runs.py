@@ -19,12 +19,12 @@ GUARANTEE = (1e-5, "replace-one", "record", "public")
 SCORES = (("cnn_accuracy", 3), ("fid", 1), ("inception_score", 2))
 """What is measured of a training, and its digits."""
 BRIEF = (
-    ("mnist", "`default`", "H200", 10.0),
-    ("mnist", "`default`", "H200", 1.0),
+    ("mnist", "`kernel`", "H200", 10.0),
+    ("mnist", "`kernel`", "H200", 1.0),
     ("mnist", "`ensemble`", "H200", 10.0),
     ("mnist", "`paper`", "H200", 610.3),
-    ("mnist-writers", "`default`", "H200", 10.0),
-    ("fashion-mnist", "`default`", "H200", 10.0),
+    ("mnist-writers", "`kernel`", "H200", 10.0),
+    ("fashion-mnist", "`kernel`", "H200", 10.0),
     ("fashion-mnist", "`refined`", "H200", 10.0),
 )
 """The lines of README.md: data, preset, machine, true epsilon."""
@@ -70,51 +70,50 @@ def _place(one: Record) -> tuple[Any, ...]:
 def name(one: Record) -> str:
     """The preset of GS-WGAN or the name of the baseline, as the command line has it."""
     method = one["plan"].get("method", "gswgan")
-    return f"`{one['plan']['preset'] if method == 'gswgan' else method}`"
+    return f"`{preset(one['plan'])}`" if method == "gswgan" else f"`{method}`"
+
+
+def preset(plan: Record) -> str:
+    """The preset as it is called today: records of GS-WGAN from before the name `kernel` have `default`."""
+    own = plan.get("method", "gswgan") == "gswgan"
+    return "kernel" if own and plan["preset"] == "default" else plan["preset"]
 
 
 def by_record() -> str:
-    """Every training that protects records: what it costs and how good its images are."""
-    head = ["data", "preset or method", "true epsilon", "seeds", "CNN", "FID", "IS", "training", "machine"]
+    """Every training that protects records: a line for each method, epsilon and machine."""
     for one in trainings():
         if one["privacy"] and _guarantee(one["privacy"]) != GUARANTEE:
             raise ValueError(f"{one['name']}: {_guarantee(one['privacy'])}; the table is for {GUARANTEE}")
-    return table(head, (_row(some) for some in grouped(trainings())))
+    lines: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
+    for some in grouped(trainings()):
+        lines.setdefault(_place(some[0])[2:], {})[some[0]["plan"]["facts"]["data"]] = some
+    head = ["preset or method", "epsilon", "seeds", "MNIST: CNN", "FID", "Fashion-MNIST: CNN", "FID", "training"]
+    return table(head, (_row(lines[place]) for place in sorted(lines)))
+
+
+def _row(found: dict[str, list[Record]]) -> list[str]:
+    runs = [found.get(data, []) for data in SETS]
+    first = next(some[0] for some in runs if some)
+    where = "" if machine(first) == "H200" else f", {machine(first)}"
+    figures = [spread(some, key, digits) for some in runs for key, digits in SCORES[:2]]
+    counts = ",".join(str(len(some)) for some in runs if some)
+    return [name(first) + where, true_epsilon(first), counts, *figures, seconds(runs[0] + runs[1])]
+
+
+def ranges() -> str:
+    """How far the seeds of one line differ at most, in words."""
+    groups = [some for some in grouped(trainings()) if len(some) > 1]
+    widest = [max(np.ptp([one[key] for one in some]) for some in groups) for key, _ in SCORES[:2]]
+    return f"{widest[0]:.3f} (CNN) and {widest[1]:.1f} (FID)"
 
 
 def _guarantee(privacy: Record) -> tuple[Any, ...]:
     return tuple(privacy[key] for key in ("delta", "neighbours", "unit", "observer"))
 
 
-def _row(some: list[Record]) -> list[str]:
-    first = some[0]
-    figures = [spread(some, key, digits) for key, digits in SCORES]
-    data = first["plan"]["facts"]["data"]
-    return [
-        SETS.get(data, data),
-        name(first),
-        true_epsilon(first),
-        str(len(some)),
-        *figures,
-        seconds(some),
-        machine(first),
-    ]
-
-
 def by_person() -> str:
-    """Every training that protects persons (writers), with the guarantee in both relations where both are stated."""
-    head = [
-        "data",
-        "persons",
-        "method",
-        "true epsilon, one person",
-        "delta",
-        "observer",
-        "CNN",
-        "FID",
-        "IS",
-        "training",
-    ]
+    """Every training that protects persons, with both relations where both are stated."""
+    head = ["data", "method", "true epsilon, one person", "delta", "CNN", "FID", "IS"]
     rows = []
     for one in sorted(
         trainings(persons=True), key=lambda one: (one["plan"]["facts"]["data"] != "mnist-writers", name(one))
@@ -125,11 +124,9 @@ def by_person() -> str:
         if claimed := plan["claimed"]:
             true += f" (claimed {figure(claimed['epsilon'])})"
         figures = [spread([one], key, digits) for key, digits in SCORES]
-        method = f"`{plan['preset']}`" if plan["method"] == "gswgan" else f"`{plan['method']}`, `{plan['preset']}`"
-        delta = f"{one['privacy']['delta']:g}"
-        facts = plan["facts"]
-        where = f"`{facts['data']}`, {facts['classes']} classes"
-        rows.append([where, str(facts["persons"]), method, true, delta, "public", *figures, seconds([one])])
+        method = name(one) if plan["method"] == "gswgan" else f"{name(one)}, `{plan['preset']}`"
+        data = f"`{plan['facts']['data']}`"
+        rows.append([data, method, true, f"{one['privacy']['delta']:g}", *figures])
     return table(head, rows)
 
 
@@ -157,7 +154,7 @@ def _line(one: Record) -> tuple[str, str, str, float | None]:
 def true_epsilon(one: Record) -> str:
     """The guarantee, and beside it what was claimed for the same run elsewhere."""
     if one["privacy"] is None:
-        return "none: no guarantee"
+        return "none"
     epsilon = f"{one['privacy']['epsilon']:.4g}"
     if claimed := one["plan"]["claimed"]:
         return f"**{epsilon}** (claimed {claimed['epsilon']:.3g})"
@@ -165,16 +162,13 @@ def true_epsilon(one: Record) -> str:
 
 
 def spread(some: list[Record], key: str, digits: int) -> str:
-    """Mean over the seeds, and their range."""
+    """Mean over the seeds."""
     values = [one[key] for one in some if one.get(key) is not None]
-    if not values:
-        return "not measured"
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return f"{np.mean(values):.{digits}f}" if values else "-"
 
 
 def seconds(some: list[Record]) -> str:
-    """Of training, on a machine that had nothing else to do where there is such a figure."""
+    """Of training, on a machine that had nothing else to do where there is such a figure; else with a star."""
     alone = []
     for one in some:
         if "timed" not in one:
@@ -182,7 +176,7 @@ def seconds(some: list[Record]) -> str:
         elif found := re.search(r"alone ([\d.]+) s\b", one["timed"]):
             alone.append(float(found[1]))
     if not alone:
-        return f"{np.mean([one['seconds'] for one in some]):.0f} s, beside other work"
+        return f"{np.mean([one['seconds'] for one in some]):.0f} s*"
     low, high = f"{min(alone):.0f}", f"{max(alone):.0f}"
     return f"{low} s" if low == high else f"{low} to {high} s"
 

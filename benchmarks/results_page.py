@@ -11,19 +11,17 @@ from pathlib import Path
 
 from methods_table import table_1
 from quality_figure import draw
-from result_runs import by_person, by_record, in_brief
+from result_runs import by_person, by_record, in_brief, ranges
 from result_tables import (
-    batched,
+    canaries,
     debugging,
     digits,
     digits_methods,
-    ensemble_cost,
-    pate_gan,
     published,
     real,
-    release_cost,
     samme_r,
-    step_cost,
+    speed,
+    wire,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -38,29 +36,21 @@ def page() -> str:
 
 <!-- made by `python benchmarks/results_page.py`: change the records or the program, not this file -->
 
-Every table of this page is made from the records in `benchmarks/results`. A record has its command, commit and
-machine; `published.json` holds what others report. What was tried, and why the settings are what they are:
-[quality.md](quality.md), [ensemble.md](ensemble.md), [baselines.md](baselines.md), [choosing.md](choosing.md).
+All tables are made from the records in `benchmarks/results`, each with its command, commit and machine.
 
-**Which epsilon.** Where nothing else is said, epsilon is at delta 1e-5, for one *record replaced* by any other,
-towards the *public*, who gets everything in `release/`. It is that of one run, computed from its ledger; the search
-for the settings is outside of it. Those of `refined` were chosen on held-out training images
-of both sets. The other settings for MNIST were chosen on training images that were held out and are
-the same for Fashion-MNIST; those for digits were chosen on its test images. All data sets of this page are public,
-which is why figures computed on them are published.
+Epsilon is at delta 1e-5, for one *record replaced*, towards the *public*, unless said otherwise. It is that of one
+run, computed from its ledger; the search for settings, on held-out training images of MNIST (`refined`: of both sets;
+digits: on its test images), is outside of it. All data sets are public. CNN: accuracy on the real test set after
+training on 60,000 synthetic images. FID: 60,000 synthetic images against the training set. IS: by a classifier
+trained on real images.
 
-**Which measure.** CNN: accuracy on the real test set of the paper's small CNN, trained on 60,000 synthetic images.
-FID: 60,000 synthetic images against the training set, features in TF32. IS: Inception Score, by a classifier trained
-on real images. Mean over the seeds, with their range. Seconds are those of training; "beside other work" means that
-the GPU had other runs at the same time.
-
-## All trainings on MNIST and Fashion-MNIST
+## MNIST and Fashion-MNIST
 
 {by_record()}
 
-The rows `default`, `refined` (first results, [refined.md](refined.md)) and `ensemble` are presets of GS-WGAN, `paper`
-is its published run (K = 1000, 20,000 steps, with a warm start of 200 iterations instead of 2,000), and the other
-names are baselines. For `paper`, 610.3 is the guarantee, and no analysis can give less than 329.4.
+Means over the seeds (of MNIST, of Fashion-MNIST), which differ by at most {ranges()}. One H200 unless said otherwise;
+a star means that it was shared, a dash that it was not measured. `gan` has no guarantee. For `paper` (warm start of
+200 iterations instead of 2,000) no analysis can give less than 329.4.
 
 ![CNN accuracy and FID over epsilon, preset kernel](quality.png)
 
@@ -68,92 +58,79 @@ names are baselines. For `paper`, 610.3 is the guarantee, and no analysis can gi
 
 {published()}
 
-No public data was used by any of them. **Their epsilon is not ours.** Most state it for one record *added or
-removed*, by Renyi accounting at delta = 1 / (n ln n); ours is for one record *replaced* at delta 1e-5. For the same
-noise ours is larger, by a factor of about 1.8 to 2.1. The column in our relation is computed by our accountant
-(privacy-loss distributions) from the published noise, sampling rate and number of steps. For FETA-Pro at 5 and 1 the
-noise is not published; it is derived from the stated epsilon with the rate and steps of the run at 10. So FETA-Pro at
-its 5 is what compares with ours at 10: 0.981 and FID 3.9 on MNIST, 0.860 and 16.1 on Fashion-MNIST. Their runs take 3
-to 60 GPU-hours.
+None of them used public data. **Their epsilon is not ours**: most state it for one record *added or removed*, by
+Renyi accounting at delta = 1/(n ln n). Bold is the same noise in our relation, by our accountant from the published
+noise, rate and steps (FETA-Pro at 5 and 1: noise derived from its epsilon); "above" means not recomputed. DP-MERF's
+relation is that of its authors' bound, DP-Kernel's that of its accountant. FETA-Pro at 5 compares with ours at 10.
 
-## The paper's Table 1, at one true epsilon
+## The paper's Table 1
 
 {table_1()}
 
-In brackets is what the GS-WGAN paper reports for that method. Its epsilons are 10 as each run was accounted there,
-and are not one relation: for its own GS-WGAN one record replaced, sampled without replacement, which does not hold
-for that run (610.3 does); for DP-SGD GAN and DP-MERF by the same bound; for G-PATE dependent on the votes.
-[baselines.md](baselines.md#what-is-true-and-what-was-claimed) recomputes each for one record replaced. CNN and FID
-are of 60,000 synthetic images; IS, MLP and the 13 classifiers of 10,000. Calibrated: the share of what the same
-classifiers reach on 10,000 real images. For `default` the classifiers are those of another run of the same plan. One
-run each on the H200. PATE-GAN stalls on images, as the paper found. `gan` is the DP-SGD GAN without clip and noise,
-and has no guarantee.
+Ours at a true epsilon of 10 (`paper`: 610.3), one run each. In brackets the GS-WGAN paper's figures at 10 as
+accounted there: one record replaced for GS-WGAN, DP-SGD GAN and DP-MERF, dependent on the votes for G-PATE
+([methods.md](methods.md#baselines-claimed-and-true)). IS and the 13 classifiers are of 10,000 images.
 
 ## Persons
 
 {by_person()}
 
-The unit is one person (writer). *Zeroed*: the person's contribution is removed and the number of persons stays;
-*replaced*: it becomes any other. Observer: the public. A trusted aggregator adds the noise and sees every person's
-sums, so there is no guarantee towards it; for `paper-federated` the server is not trusted, and the same figure holds
-towards it if a client answers once a round (3,788 for Algorithm 2 as printed). MNIST's test set has other writers.
-All clients were computed in one batch, without the network. The paper's Table 2 with bytes:
-[federated.md](federated.md#table-2-on-our-data).
+One writer *zeroed* or *replaced*, towards the public; `mnist-writers` has 539 and 10 classes, `femnist-writers` 60
+and 36. Towards the trusted aggregator there is no guarantee; for `paper-federated` the server is untrusted, and the
+figure holds towards it (3,788 as printed). All clients were computed in one batch. The paper's Table 2 (866 clients,
+delta 1.15e-3) has IS 11.25 and FID 60.8 for GS-WGAN (claimed 598.6, one client replaced; true 774.3), 10.88 and 218.2
+for Fed-Avg GAN (claimed 9.99e6, one client zeroed; true 115,200).
 
-The paper's debugging task on `mnist-writers`: 270 of 539 writers' images are inverted, a public classifier tells who is
-suspected, and each group gets a generator. Share of 2,000 generated images with a bright frame; epsilon for one writer
-zeroed, observer: the public ([federated.md](federated.md#the-debugging-task)):
+![Digits after 539 writers, epsilon 10](mnist-writers-epsilon-10.png)
 
-{debugging()}
+Bytes on the wire per client and round, MNIST's shape (the paper: 1.5e5 and 3.94e7 per step for GS-WGAN and Fed-Avg
+GAN):
+
+{wire()}
+
+Debugging task: 270 of 539 writers' images are inverted and each group gets a generator. Share of images with a bright
+frame, at this true epsilon for both generators (delta 1e-5, one writer zeroed): {debugging()}.
+
+![Samples of both groups: kernel critic, Algorithm 2, Fed-Avg GAN with noise 0.01, 0.1 and 0.5](debugging.png)
 
 ## Real data
 
 {real()}
 
-The "Real" rows of the paper's tables: ours, and in brackets the paper's. They have no epsilon. The paper's AdaBoost
-is SAMME.R, which has left scikit-learn; written out again it has {samme_r()}. XGBoost has the depth and step size
-that were its defaults in 2020 (3 and 0.1). Made by `benchmarks/real_rows.py` and `benchmarks/real_classifiers.py`.
+In brackets the paper's. Its AdaBoost is SAMME.R, which scikit-learn no longer has; written again it has {samme_r()}.
 
 ## Digits, 8x8
 
-1,437 records. Logistic regression on 5,000 synthetic digits, tested on 360 real ones (`benchmarks/digits.py`):
-
-{digits()}
-
-All methods by `gswgan benchmark --data digits --methods all --epsilon 1,10 --seeds 1,2`, one thread beside other
-work, five classifiers; mean ± standard deviation of two seeds; delta 1e-5, observer: the public:
+Logistic regression on 5,000 synthetic digits at epsilon 10, three seeds: {digits()}. All methods by `gswgan
+benchmark`, two seeds:
 
 {digits_methods()}
 
-PATE-GAN at epsilon 10 with the remedies that the GS-WGAN paper tried (`benchmarks/pate_gan.py`, one run each):
+## Audits with canaries
 
-{pate_gan()}
+{canaries()}
+
+Lower bounds on epsilon at 95 % from one training in the white box; 0 means that the attack saw nothing. From samples
+alone no bound is above 0.
 
 ## Speed
 
-K critics as one batched model against a loop over modules, updates per second in the same run
-(`benchmarks/ensemble.py`):
+{speed()}
 
-{batched()}
+## Curves of the ensemble
 
-A step of preset `ensemble-alone` on the H200 (width 32, 64 fakes per release; `benchmarks/ensemble_cost.py`):
+Preset `ensemble-alone`, one seed, 10,000 images (`benchmarks/curves.py`). More iterations, less noise and more
+critics help; the kernel critic is ahead everywhere.
 
-{ensemble_cost()}
+![IS and FID over epsilon and over the number of critics, MNIST](curves-mnist.png)
 
-The kernel critic's one release on the H200, made images of 28x28 (`benchmarks/cost.py`):
+![IS and FID over epsilon and over the number of critics, Fashion-MNIST](curves-fashion-mnist.png)
 
-{release_cost()}
+Norms of what is clipped: the critics' gradients lie near 1 by themselves, those of DP-SGD are 5 to 30 times the clip.
 
-A step of its generator, the ResNet of width 64 with nearest doubling, on the H200:
+![Norms of gradients before and after clipping, MNIST](gradient-norms-mnist.png)
 
-{step_cost()}
-
-## Figures on other pages
-
-IS and FID over epsilon, iterations and the number of critics, and the norms of gradients before and after clipping:
-[ensemble.md](ensemble.md#the-papers-curves). Samples of both groups of the debugging task, and of the writers:
-[federated.md](federated.md#the-debugging-task). Noise of both critics over the number of records:
-[choosing.md](choosing.md#the-noise-of-both).
+![Norms of gradients before and after clipping, Fashion-MNIST](gradient-norms-fashion-mnist.png)
 """
 
 

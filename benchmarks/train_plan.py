@@ -44,7 +44,7 @@ from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.reference_classifier import reference_judge
+from gswgan.evaluation.reference_classifier import cached_reference_classifier
 from gswgan.federated.trust import observers
 from gswgan.generators.sampling import grid_png
 from gswgan.methods import read_plan
@@ -130,7 +130,7 @@ class Scorer:
             folder = cache_folder(whole.name, data_checksum(whole), None)
             self.inception = load_inception(options.inception_weights, device)
             self.real = reference_moments(whole.images, self.inception, folder)
-            self.judge = reference_judge(whole, folder, device=device) if options.only == "all" else None
+            self.judge = cached_reference_classifier(whole, folder, device=device) if options.only == "all" else None
 
     def measure(self, plan: Plan, path: Path, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
         name, facts = path.stem, dataclasses.replace(plan.facts, records=self.train.n)

@@ -67,7 +67,7 @@ class GSWGAN:
         """`epsilon` defaults to 10, `delta` to 1e-5 (0.1/n from 100,000 records on); a delta of 1/n or more is refused
         unless `allow_large_delta`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
 
-        `method` is GS-WGAN or one of the baselines (docs/baselines.md), which differ in nothing else.
+        `method` is GS-WGAN or one of the baselines (docs/methods.md), which differ in nothing else.
         """
         self._options: dict[str, Any] = {
             "epsilon": epsilon,

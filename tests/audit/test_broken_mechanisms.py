@@ -31,7 +31,7 @@ from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.privacy import Accountant, GaussianMechanism, Ledger, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
-from gswgan.privacy.mechanism import GRID_BITS, Block, Released
+from gswgan.privacy.mechanism import GRID_BITS, Answer, Block
 
 DELTA = 1e-5
 FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -102,15 +102,15 @@ class HalfTheNoise(GaussianMechanism):
 class Twice(GaussianMechanism):
     """Answers again with fresh noise, and records it once: the observer takes the mean."""
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         blocks = list(blocks)
-        once = super().release(name, blocks, slots=slots, width=width)
+        once = super().answer(name, blocks, slots=slots, width=width)
         total = self._sum(blocks, slots, width)
         scale = self.noise_std / self.contribution.clip_norm * 2.0**GRID_BITS
         noise = self._streams.rounded_gaussian(total.shape, scale, "noise", name, "the second time")
         again = (total + noise) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         counts = None if once.counts is None else (once.counts + again[:, width]) / 2
-        return Released(sums=(once.sums + again[:, :width]) / 2, counts=counts)
+        return Answer(sums=(once.sums + again[:, :width]) / 2, counts=counts)
 
 
 class NoCoins(GaussianMechanism):
@@ -121,23 +121,23 @@ class NoCoins(GaussianMechanism):
 
 
 class ExactCounts(GaussianMechanism):
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         blocks = list(blocks)
         exact = self._sum(blocks, slots, width)[:, width] * 2.0**-GRID_BITS
-        return Released(sums=super().release(name, blocks, slots=slots, width=width).sums, counts=exact)
+        return Answer(sums=super().answer(name, blocks, slots=slots, width=width).sums, counts=exact)
 
 
 class Float32Noise(GaussianMechanism):
     """torch's normal on the CPU: 24 random bits a number, |z| <= 5.77, added in float32."""
 
-    def release(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
         exact = super()._sum(blocks, slots, width) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         source = torch.Generator().manual_seed(self._streams.integer("torch", name))
         noisy = torch.from_numpy(exact).to(torch.float32)
         noisy[:, :width] += self.noise_std * torch.randn(slots, width, generator=source)
         noisy[:, width] += self.noise_std * torch.randn(slots, generator=source)
         self.ledger.record(name, self.event, "")
-        return Released(sums=noisy[:, :width].double().numpy(), counts=noisy[:, width].double().numpy())
+        return Answer(sums=noisy[:, :width].double().numpy(), counts=noisy[:, width].double().numpy())
 
 
 class NormThree:

@@ -70,10 +70,10 @@ class TwiceTheRate(GaussianMechanism):
 
 
 class TwoThirdsOfTheNoise(GaussianMechanism):
-    def release(self, *args, **options):
+    def answer(self, *args, **options):
         self.noise_std, stated = self.noise_std * 2 / 3, self.noise_std
         try:
-            return super().release(*args, **options)
+            return super().answer(*args, **options)
         finally:
             self.noise_std = stated
 

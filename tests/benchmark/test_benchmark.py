@@ -26,7 +26,7 @@ from gswgan.benchmark.run import benchmark
 from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.errors import DataError, GswganError, PlanError, RunError
-from gswgan.evaluation.metrics import Scene
+from gswgan.evaluation.metrics import EvaluationSetup
 from gswgan.methods import METHODS
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """Tiny plans, and a judge that costs nothing; returns the plans that were asked for."""
+    """Tiny plans, and a classifier that costs nothing; returns the plans that were asked for."""
     asked: list[dict] = []
 
     def plan(facts, *, method: str, preset: str, device: str, **options):
@@ -61,7 +61,7 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     def probabilities(images: np.ndarray) -> np.ndarray:
         return np.eye(3)[images[:, 0, :3].mean(axis=2).argmax(axis=1)] * 0.97 + 0.01
 
-    monkeypatch.setattr(Scene, "judge", lambda self, tick: SimpleNamespace(probabilities=probabilities))
+    monkeypatch.setattr(EvaluationSetup, "classifier", lambda self, tick: SimpleNamespace(probabilities=probabilities))
     return asked
 
 

@@ -166,12 +166,12 @@ BAD: list[tuple[str, Files, str, str]] = [
     # the file or folder
     ("a name that is not known", {}, "train --data minst",
      "data = 'HERE/minst': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
-     "images (and labels), a folder with idx files, a folder of Parquet or npz shards, a folder of images with a "
+     "images (and labels), a folder with idx files, a folder of Parquet or npz files, a folder of images with a "
      "subfolder for each class (or one of those for each client), a LEAF folder, or a TFF .h5 file. "
      "Check the name or the path (--data)."),
     ("no name", {}, "train --data \"\"",
      "data = '': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
-     "images (and labels), a folder with idx files, a folder of Parquet or npz shards, a folder of images with a "
+     "images (and labels), a folder with idx files, a folder of Parquet or npz files, a folder of images with a "
      "subfolder for each class (or one of those for each client), a LEAF folder, or a TFF .h5 file. "
      "Pass --data, or write --data . for this folder."),
     ("a name of 300 characters", {}, "train --data LONG",
@@ -179,7 +179,7 @@ BAD: list[tuple[str, Files, str, str]] = [
      "(File name too long). Check the path (--data)."),
     ("a file of another kind", {"a.txt": b"hello"}, "train --data a.txt",
      "data = 'HERE/a.txt': expected digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with "
-     "images (and labels), a folder with idx files, a folder of Parquet or npz shards, a folder of images with a "
+     "images (and labels), a folder with idx files, a folder of Parquet or npz files, a folder of images with a "
      "subfolder for each class (or one of those for each client), a LEAF folder, or a TFF .h5 file. "
      "Check the name or the path (--data)."),
     ("an npz without `images`", {"a.npz": npz(x=IMAGES, y=LABELS)}, "train --data a.npz",

@@ -15,7 +15,7 @@ from conftest import tiny_images
 from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.evaluation import debugging
-from gswgan.evaluation.reference_classifier import train_judge
+from gswgan.evaluation.reference_classifier import train_reference_classifier
 from gswgan.methods import read_plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder, write_json
@@ -37,10 +37,10 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def judged(tmp_path: Path, stripes: None) -> Path:
+def trained(tmp_path: Path, stripes: None) -> Path:
     """A folder that has its classifier, or a random one: what the groups are does not matter."""
     place, public = tmp_path / "d", striped(1)
-    train_judge(dataclasses.replace(public, persons=None), epochs=1).save(place / "public.safetensors")
+    train_reference_classifier(dataclasses.replace(public, persons=None), epochs=1).save(place / "public.safetensors")
     write_json(place / "public.json", {"public": "mnist-writers:test", "threshold": 0.35})
     return place
 
@@ -77,11 +77,11 @@ def test_the_bug_is_seen_with_the_kernel_critic(stripes: None, tmp_path: Path):
 
 @pytest.mark.parametrize("options", [("--preset", "ensemble"), ("--method", "fed-avg-gan", "--preset", "noise-0.1")])
 def test_it_runs_with_critics_at_clients_that_may_have_no_part_in_a_group(
-    judged: Path, tmp_path: Path, options: tuple[str, ...]
+    trained: Path, tmp_path: Path, options: tuple[str, ...]
 ):
     saved = tmp_path / "plan.json"
     run("--save-plan", saved, "--steps", 6, *options)
-    run("--out", judged, "--plan", saved)
+    run("--out", trained, "--plan", saved)
     plan = read_plan(saved)
     for group in ("suspected", "unsuspected"):
         _, entries, _ = read_ledger(RunFolder(tmp_path / "d" / group).ledger)

@@ -67,12 +67,19 @@ def test_no_plan_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    for name in ("data.npz", "persons.txt", "judge.safetensors"):
+    for name in ("data.npz", "persons.txt", "classifier.safetensors"):
         plant(tmp_path / name, kind)
     for given in (
         ("--data", tmp_path / "data.npz"),
         ("--data", "digits", "--group-by", tmp_path / "persons.txt"),
-        ("--data", "mnist-writers", "--judge", tmp_path / "judge.safetensors", "--accuracy", "0.9..1"),
+        (
+            "--data",
+            "mnist-writers",
+            "--reference-classifier",
+            tmp_path / "classifier.safetensors",
+            "--accuracy",
+            "0.9..1",
+        ),
     ):
         refused(capsys, "train", *given, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()

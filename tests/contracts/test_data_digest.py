@@ -52,7 +52,7 @@ def streams(folder: Path, kind: str) -> tuple[ImageStream, ImageStream]:
     found = []
     for number, data in enumerate(pair):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(many, "MANY_FILES", 5)
+            patch.setattr(many, "MAX_FILES_IN_MEMORY", 5)
             stream = open_stream(write(folder / str(number) / "data", data), classes=3)
         assert isinstance(stream, ImageStream)
         found.append(stream)

@@ -25,7 +25,7 @@ from gswgan.data import ImageData, open_stream
 from gswgan.generators import decoded
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Gaussian, GaussianMechanism
-from gswgan.privacy.mechanism import Released
+from gswgan.privacy.mechanism import Answer
 from gswgan.privacy.randomness import create_key
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -81,18 +81,18 @@ Rows = dict[str, dict[int, Tensor]]
 """By release and unit."""
 
 
-def released_by_name(name: str, slots: int, width: int, counts: bool) -> Released:
+def released_by_name(name: str, slots: int, width: int, counts: bool) -> Answer:
     """Something that depends on nothing but the name."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     sums = np.random.default_rng(seed).normal(size=(slots, width))
-    return Released(sums=sums, counts=np.full(slots, 1000.0) if counts else None)
+    return Answer(sums=sums, counts=np.full(slots, 1000.0) if counts else None)
 
 
 def rows_of(plan: Plan, data: ImageData, root: Path, device: str, members: Callable[[int], np.ndarray]) -> Rows:
     """The rows of the first releases of a run in which `members` of so many units take part."""
     found: Rows = {}
 
-    def release(self: GaussianMechanism, name: str, blocks: Any, *, slots: int, width: int) -> Released:
+    def release(self: GaussianMechanism, name: str, blocks: Any, *, slots: int, width: int) -> Answer:
         if len(found) == RELEASES:
             raise Enough
         rows = torch.cat([rows.reshape(len(rows), -1).cpu() for rows, _ in blocks])
@@ -103,7 +103,7 @@ def rows_of(plan: Plan, data: ImageData, root: Path, device: str, members: Calla
 
     taking_part: list[np.ndarray] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GaussianMechanism, "release", release)
+        patch.setattr(GaussianMechanism, "answer", release)
         chosen = lambda self, name, count: (taking_part.append(members(count)), taking_part[-1])[1]  # noqa: E731
         patch.setattr(GaussianMechanism, "participants", chosen)
         where = torch.device(device)

@@ -113,7 +113,7 @@ def test_there_is_a_case_for_every_method_and_preset_with_a_guarantee() -> None:
     """But for the other noises of Fed-Avg GAN, and for `paper-federated`: there clients add the noise, each alone."""
     known = {(plan_of(name).method, plan_of(name).preset) for name in CASES}
     every = {**METHODS, **BY_PERSON}.values()
-    expected = {(method.name, preset) for method in every if not method.void for preset in method.presets}
+    expected = {(method.name, preset) for method in every if method.has_guarantee for preset in method.presets}
     assert {pair for pair in expected - known if pair[0] != "fed-avg-gan"} == {("gswgan", "paper-federated")}
 
 
@@ -178,12 +178,12 @@ FAULTS: dict[str, tuple[str, Any, str, str, str]] = {
     "a mechanism with a key from the public seed": (
         "ensemble-alone", loop, "make_critic", "secret=secret", "secret=Streams(public._secret, secret.context)",
     ),
-    "too little noise": ("kernel", GaussianMechanism, "release", "self.noise_std /", "0.667 * self.noise_std /"),
-    "too little noise on votes": ("pate-gan", VoteMechanism, "release", "self.noise *", "0.667 * self.noise *"),
+    "too little noise": ("kernel", GaussianMechanism, "answer", "self.noise_std /", "0.667 * self.noise_std /"),
+    "too little noise on votes": ("pate-gan", VoteMechanism, "answer", "self.noise *", "0.667 * self.noise *"),
     "the same noise for two releases": (
-        "dp-merf paper", GaussianMechanism, "release", NOISE, '"noise", self.ledger.observer)',
+        "dp-merf paper", GaussianMechanism, "answer", NOISE, '"noise", self.ledger.observer)',
     ),
-    "the same noise on two votes": ("g-pate", VoteMechanism, "release", NOISE, '"noise", self.ledger.observer)'),
+    "the same noise on two votes": ("g-pate", VoteMechanism, "answer", NOISE, '"noise", self.ledger.observer)'),
 }  # fmt: skip
 
 

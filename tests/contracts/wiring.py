@@ -37,7 +37,7 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import DrawnOne, Gaussian, GaussianMechanism, Sampled, Streams, VoteMechanism
 from gswgan.privacy.events import BaseEvent, unsampled
-from gswgan.privacy.mechanism import Released
+from gswgan.privacy.mechanism import Answer
 from gswgan.privacy.randomness import create_key
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -210,13 +210,13 @@ def watched(most: int) -> Iterator[list[Seen]]:
     """Note every release, and whose rows went into it."""
     seen: list[Seen] = []
     whose: list[np.ndarray | None] = [None]
-    of_sums, of_votes = GaussianMechanism.release, VoteMechanism.release
+    of_sums, of_votes = GaussianMechanism.answer, VoteMechanism.answer
 
     def note(**parts: Any) -> None:
         seen.append(Seen(**parts))
         whose[0] = None
 
-    def sums(self: GaussianMechanism, name: str, blocks: Any, *, slots: int, width: int) -> Released:
+    def sums(self: GaussianMechanism, name: str, blocks: Any, *, slots: int, width: int) -> Answer:
         if len(seen) == most:
             raise Enough
         blocks = [(rows.clone(), slot) for rows, slot in blocks]
@@ -254,8 +254,8 @@ def watched(most: int) -> Iterator[list[Seen]]:
         patch.setattr(kind, method, blocks)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GaussianMechanism, "release", sums)
-        patch.setattr(VoteMechanism, "release", votes)
+        patch.setattr(GaussianMechanism, "answer", sums)
+        patch.setattr(VoteMechanism, "answer", votes)
         noting(RecordGradients, "blocks", lambda self, members, rows: members)
         noting(MinibatchCritic, "_blocks", lambda self, members: members)
         noting(Ensemble, "_blocks", lambda self, images, labels: self._participants)

@@ -40,8 +40,8 @@ def few_ink(images: np.ndarray, labels: np.ndarray) -> float:
 CHOICES: dict[str, Callable[[ImageData], ImageData]] = {
     "all": lambda data: data,
     "by records": lambda data: keep_clients(data, min_records=7),
-    "by accuracy": lambda data: keep_clients(data, accuracy=(0.5, 1.0), judge=few_ink),
-    "by both": lambda data: keep_clients(data, min_records=5, accuracy=(0.0, 0.6), judge=few_ink),
+    "by accuracy": lambda data: keep_clients(data, accuracy=(0.5, 1.0), accuracy_of=few_ink),
+    "by both": lambda data: keep_clients(data, min_records=5, accuracy=(0.0, 0.6), accuracy_of=few_ink),
 }
 
 
@@ -63,7 +63,7 @@ def test_the_check_catches_a_rank_among_clients() -> None:
 
     def better_half(data: ImageData) -> ImageData:
         scores = [few_ink(mine.images, mine.labels) for _, mine in clients(data) if mine.labels is not None]
-        return keep_clients(data, accuracy=(float(np.median(scores)), 1.0), judge=few_ink)
+        return keep_clients(data, accuracy=(float(np.median(scores)), 1.0), accuracy_of=few_ink)
 
     def median_records(data: ImageData) -> ImageData:
         return keep_clients(data, min_records=int(np.median([mine.n for _, mine in clients(data)])))
@@ -126,7 +126,7 @@ def test_who_belongs_by_records() -> None:
     [((0.939, 1.0), {"c", "d"}), ((0.0, 0.882), {"a", "b"}), ((0.882, 0.939), {"b", "c"}), ((0.5, 0.881), set())],
 )
 def test_who_belongs_by_accuracy(bounds: tuple[float, float], belong: set[str]) -> None:
-    """The paper's thresholds, which belong to the range themselves. The judge sees one client's records at a time."""
+    """The paper's thresholds, which belong to the range themselves. It sees one client's records at a time."""
     accuracy = {0: 0.1, 1: 0.882, 2: 0.939, 3: 1.0}
     values = np.repeat(np.arange(4, dtype=np.uint8), 5)
     data = make_image_data(
@@ -135,30 +135,31 @@ def test_who_belongs_by_accuracy(bounds: tuple[float, float], belong: set[str]) 
     data = replace(data, persons=values.astype(np.int64))
     asked = []
 
-    def judge(images: np.ndarray, labels: np.ndarray) -> float:
+    def measured(images: np.ndarray, labels: np.ndarray) -> float:
         assert images.shape == (5, 1, 8, 8)
         assert labels.shape == (5,)
         (value,) = np.unique(images)
         asked.append(value)
         return accuracy[value]
 
-    kept = keep_clients(data, accuracy=bounds, judge=judge)
+    kept = keep_clients(data, accuracy=bounds, accuracy_of=measured)
     assert {person for person, mine in clients(kept) if mine.n} == belong
     assert asked == [0, 1, 2, 3]
 
 
-def test_a_client_without_records_is_not_judged() -> None:
+def test_a_client_without_records_is_not_asked() -> None:
     data = keep_clients(_arrays(PEOPLE), min_records=7)
-    kept = keep_clients(data, accuracy=(0.0, 1.0), judge=lambda images, labels: 1.0 if len(images) else 1 / 0)
+    kept = keep_clients(data, accuracy=(0.0, 1.0), accuracy_of=lambda images, labels: 1.0 if len(images) else 1 / 0)
     assert kept.n == data.n
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"min_records": 0}, {"min_records": 2.5}, {"min_records": True}, {"accuracy": (0.9, 1.0)}, {"judge": few_ink},
-        {"accuracy": (0.9, 0.8), "judge": few_ink}, {"accuracy": (-0.1, 0.8), "judge": few_ink},
-        {"accuracy": (0.5, 1.1), "judge": few_ink}, {"accuracy": (float("nan"), 1.0), "judge": few_ink},
+        {"min_records": 0}, {"min_records": 2.5}, {"min_records": True}, {"accuracy": (0.9, 1.0)},
+        {"accuracy_of": few_ink},
+        {"accuracy": (0.9, 0.8), "accuracy_of": few_ink}, {"accuracy": (-0.1, 0.8), "accuracy_of": few_ink},
+        {"accuracy": (0.5, 1.1), "accuracy_of": few_ink}, {"accuracy": (float("nan"), 1.0), "accuracy_of": few_ink},
     ],
 )  # fmt: skip
 def test_refused_choices(wrong: dict[str, Any]) -> None:
@@ -171,7 +172,7 @@ def test_choices_that_need_more_than_the_data_has() -> None:
         keep_clients(load_data("digits"), min_records=3)
     unlabelled = replace(_arrays(PEOPLE), labels=None)
     with pytest.raises(DataError, match="labels"):
-        keep_clients(unlabelled, accuracy=(0.5, 1.0), judge=few_ink)
+        keep_clients(unlabelled, accuracy=(0.5, 1.0), accuracy_of=few_ink)
     assert keep_clients(unlabelled, min_records=7).n == 45
 
 

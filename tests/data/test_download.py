@@ -81,7 +81,7 @@ def test_a_bad_answer_leaves_nothing_behind(server: str, bad: str, cache: Path) 
 
 
 def test_too_long_an_answer_is_cut(server: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_MAX_DOWNLOAD", 1000)
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_BYTES", 1000)
     with pytest.raises(DataError, match="more than 1000 bytes"):
         made(f"{server}/good/").file(NAME)
     assert list(cache.iterdir()) == []

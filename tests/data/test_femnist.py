@@ -201,7 +201,7 @@ def test_a_linked_leaf_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_leaf_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gswgan.data.femnist._MAX_JSON", 100)
+    monkeypatch.setattr("gswgan.data.femnist.MAX_JSON_BYTES", 100)
     write_leaf(tmp_path / "all_data_0.json", PEOPLE)
     with pytest.raises(DataError, match="at most 100"):
         load_data(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from conftest import tiny_images
 from gswgan.data import ImageData, load_data, open_stream
 from gswgan.data import files as data_files
-from gswgan.data.files import find_shards, read_batches
+from gswgan.data.files import find_data_files, read_batches
 from gswgan.errors import DataError
 from gswgan.plan.facts import Facts
 from many_files import png, write_npz, write_parquet
@@ -35,7 +35,7 @@ def test_parquet_is_read_as_it_was_written(tmp_path: Path, stripes: ImageData, c
         folder = write_parquet(tmp_path / name, data)
         read = load_data(folder)
         assert same(read, data)
-        assert (read.class_names, read.name) == (data.class_names, "Parquet shards")
+        assert (read.class_names, read.name) == (data.class_names, "Parquet files")
         stream = open_stream(folder)
         assert Facts.of(stream) == Facts.of(read)
     assert open_stream(folder, labels=False).classes == load_data(folder, labels=False).classes == 1
@@ -73,13 +73,13 @@ def test_class_names_or_their_number_must_be_stated(tmp_path: Path, stripes: Ima
 def test_parts_are_whole_row_groups_and_cover_everything_once(tmp_path: Path, stripes: ImageData, monkeypatch) -> None:
     pytest.importorskip("pyarrow")
     folder = write_parquet(tmp_path / "set", stripes, shards=2, group=10)  # 48 records: row groups of 10 and one of 8
-    found = find_shards(folder)
-    assert [part.records for part in found.parts] == [48, 48]  # far fewer than PART
-    monkeypatch.setattr(data_files, "PART", 15)
-    found = find_shards(folder)
+    found = find_data_files(folder)
+    assert [part.records for part in found.parts] == [48, 48]  # far fewer than RECORDS_PER_PART
+    monkeypatch.setattr(data_files, "RECORDS_PER_PART", 15)
+    found = find_data_files(folder)
     assert [part.records for part in found.parts] == [20, 20, 8] * 2
     assert [part.groups for part in found.parts] == [(0, 2), (2, 4), (4, 5)] * 2
-    assert [path.name[:11] for path, _ in found.files()] == ["train-00000", "train-00001"]
+    assert [path.name[:11] for path, _ in found.paths()] == ["train-00000", "train-00001"]
     labels = [label for part in found.parts for batch in read_batches(part) for _, label in batch]
     assert labels == stripes.labels.tolist()
     monkeypatch.setattr(data_files, "BATCH", 7)
@@ -110,15 +110,15 @@ def test_very_many_image_files_are_a_stream_and_few_are_not(tmp_path: Path, stri
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{index:04}.png").write_bytes(png(image))
     assert open_stream(tmp_path / "set") is None
-    monkeypatch.setattr(data_files, "MANY_FILES", 50)
-    monkeypatch.setattr(data_files, "PART", 40)
+    monkeypatch.setattr(data_files, "MAX_FILES_IN_MEMORY", 50)
+    monkeypatch.setattr(data_files, "RECORDS_PER_PART", 40)
     stream = open_stream(tmp_path / "set")
-    assert [part.records for part in stream.shards.parts] == [40, 40, 16]
+    assert [part.records for part in stream.files.parts] == [40, 40, 16]
     assert Facts.of(stream) == Facts.of(load_data(tmp_path / "set"))
-    pieces = [piece for part in stream.shards.parts for piece in stream.reader.read(part)]
+    pieces = [piece for part in stream.files.parts for piece in stream.reader.read(part)]
     assert np.array_equal(np.concatenate([piece.images for piece in pieces]), stripes.images)
     assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), stripes.labels)
-    assert [path.name for path, _ in stream.shards.files()] == [f"{index:04}.png" for index in range(96)]
+    assert [path.name for path, _ in stream.files.paths()] == [f"{index:04}.png" for index in range(96)]
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_one_long_id_does_not_make_all_the_others_long(longest: int) -> None:
 
 
 def test_a_text_file_of_persons_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gswgan.data.persons._MAX_TEXT", 10)
+    monkeypatch.setattr("gswgan.data.persons.MAX_TEXT_BYTES", 10)
     with put("p.txt", b"a\n" * 6) as path, pytest.raises(DataError, match="at most 10 bytes"):
         read_persons(path)
 

@@ -140,7 +140,7 @@ def test_ten_to_the_twelve_is_refused_by_the_header_alone(
 
 def test_the_limit_of_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path, idx(BYTES))
-    monkeypatch.setattr("gswgan.data.readers.MAX_BYTES", BYTES.nbytes - 1)
+    monkeypatch.setattr("gswgan.data.readers.MAX_ARRAY_BYTES", BYTES.nbytes - 1)
     with pytest.raises(DataError, match="at most"):
         read_idx(path)
 

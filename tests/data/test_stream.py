@@ -15,7 +15,7 @@ from many_files import png, write_npz, write_parquet
 
 def all_records(folder: Path, **options: object) -> tuple[np.ndarray, np.ndarray]:
     found = open_stream(folder, **options)
-    pieces = [piece for part in found.shards.parts for piece in found.reader.read(part)]
+    pieces = [piece for part in found.files.parts for piece in found.reader.read(part)]
     return np.concatenate([piece.images for piece in pieces]), np.concatenate([piece.labels for piece in pieces])
 
 
@@ -98,7 +98,7 @@ def test_running_out_of_memory_is_nobodys_fault(tmp_path: Path, stripes: ImageDa
     found = open_stream(folder, classes=3)
     monkeypatch.setattr(stream, "to_picture", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(MemoryError):
-        next(found.reader.read(found.shards.parts[0]))
+        next(found.reader.read(found.files.parts[0]))
 
 
 def test_an_empty_set_is_refused(tmp_path: Path, stripes: ImageData) -> None:

@@ -12,11 +12,11 @@ from gswgan.errors import DataError
 from gswgan.evaluation import debugging
 from gswgan.evaluation.debugging import (
     GROUPS,
-    Sieve,
+    SuspicionRule,
     affected,
     bright_share,
     find_threshold,
-    fit_sieve,
+    fit_suspicion_rule,
     halves,
     split,
     with_bug,
@@ -101,11 +101,11 @@ def test_the_classifier_never_saw_the_persons_that_the_threshold_is_from():
 
 def test_a_sieve_of_public_data_finds_the_bug(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(debugging, "EPOCHS", 15)  # few records, few steps
-    sieve = fit_sieve(by_person(n=360, seed=1), device=torch.device("cpu"))
-    assert isinstance(sieve, Sieve)
-    assert 0 < sieve.threshold < 1
+    rule = fit_suspicion_rule(by_person(n=360, seed=1), device=torch.device("cpu"))
+    assert isinstance(rule, SuspicionRule)
+    assert 0 < rule.threshold < 1
     data = by_person()
-    suspected = sieve.parts(with_bug(data, seed=0))["suspected"]
+    suspected = rule.parts(with_bug(data, seed=0))["suspected"]
     found = {int(name.split("-")[1]) for name, mine in clients(suspected) if mine.n}
     assert found == set(np.flatnonzero(affected(data, seed=0)).tolist())
 

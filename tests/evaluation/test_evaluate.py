@@ -16,9 +16,9 @@ from gswgan.errors import DataError, RunError
 from gswgan.evaluation import metrics
 from gswgan.evaluation.classifiers import FAST
 from gswgan.evaluation.evaluate import duration, evaluate
-from gswgan.evaluation.metrics import Request, Scene
-from gswgan.evaluation.reference_classifier import Judge, train_judge
-from gswgan.evaluation.references import References, find_places
+from gswgan.evaluation.metrics import EvaluationSetup, Request
+from gswgan.evaluation.reference_classifier import ReferenceClassifier, train_reference_classifier
+from gswgan.evaluation.references import References, reference_folders
 from gswgan.evaluation.result import Results
 from gswgan.evaluation.synthetic import make_synthetic, read_synthetic, stratified
 
@@ -33,30 +33,30 @@ def digits() -> tuple[ImageData, ImageData]:
     return load_data("digits"), load_data("digits", split="test")
 
 
-def scene(train: ImageData, test: ImageData | None, run: Path | None = None, **request: Any) -> Scene:
-    places = find_places(train, test, run)
-    return Scene(train=train, test=test, places=places, request=Request(**request), samples=train.n)
+def setup(train: ImageData, test: ImageData | None, run: Path | None = None, **request: Any) -> EvaluationSetup:
+    places = reference_folders(train, test, run)
+    return EvaluationSetup(train=train, test=test, places=places, request=Request(**request), samples=train.n)
 
 
-def measure(synthetic: ImageData, here: Scene, path: Path | None = None, **options: Any) -> dict[str, Any]:
+def measure(synthetic: ImageData, here: EvaluationSetup, path: Path | None = None, **options: Any) -> dict[str, Any]:
     return evaluate(lambda seed: synthetic, here, Results(path, {"of": "test"}), **options)
 
 
 @functools.cache
-def _digits_judge() -> Judge:
-    return train_judge(load_data("digits"), epochs=6)
+def _digits_classifier() -> ReferenceClassifier:
+    return train_reference_classifier(load_data("digits"), epochs=6)
 
 
 @pytest.fixture
-def quick_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One judge of the digits for all tests, less thoroughly trained."""
-    monkeypatch.setattr(metrics, "reference_judge", lambda *_, **__: _digits_judge())
+def quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One classifier of the digits for all tests, less thoroughly trained."""
+    monkeypatch.setattr(metrics, "cached_reference_classifier", lambda *_, **__: _digits_classifier())
 
 
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_classifier")
 def test_real_training_images_are_worth_as_much_as_themselves() -> None:
     train, test = digits()
-    found = measure(train, scene(train, test, metrics=("classifiers", "label_accuracy", "precision")))
+    found = measure(train, setup(train, test, metrics=("classifiers", "label_accuracy", "precision")))
     for name in FAST:
         entry = found["classifiers"][name]
         assert entry["calibrated"] == pytest.approx(1, abs=0.12 if name == "cnn" else 0.02)
@@ -72,11 +72,11 @@ def test_real_training_images_are_worth_as_much_as_themselves() -> None:
     assert found["inception_score"] is found["fid"] is found["nearest"] is found["membership"] is None
 
 
-@pytest.mark.usefixtures("quick_judge")
+@pytest.mark.usefixtures("quick_classifier")
 def test_noise_is_worth_nothing() -> None:
     train, test = digits()
     noise = np.random.default_rng(0).integers(0, 256, train.images.shape, dtype=np.uint8)
-    found = measure(dataclasses.replace(train, images=noise), scene(train, test))
+    found = measure(dataclasses.replace(train, images=noise), setup(train, test))
     for name in FAST:
         assert found["classifiers"][name]["mean"] < 0.3, name
     assert found["average_accuracy"]["mean"] == pytest.approx(0.1, abs=0.07)
@@ -90,7 +90,7 @@ def test_copies_of_100_training_images_raise_the_membership_score() -> None:
     known = dataclasses.replace(train, images=train.images[:400], labels=train.labels[:400])
     honest = dataclasses.replace(train, images=train.images[400:], labels=train.labels[400:])
     leaking = dataclasses.replace(honest, images=np.concatenate([honest.images, known.images[:100]]), labels=None)
-    here = scene(known, test, metrics=("membership", "nearest"), seeds=(1, 2))
+    here = setup(known, test, metrics=("membership", "nearest"), seeds=(1, 2))
     clean, caught = (measure(synthetic, here) for synthetic in (honest, leaking))
     assert clean["membership"]["tpr_at_1_percent_fpr"]["mean"] < 0.08
     assert caught["membership"]["tpr_at_1_percent_fpr"]["mean"] > 0.2  # 100 of 400
@@ -127,7 +127,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counter]:
 def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path, counted: Callable[..., Counter]) -> None:
     train, test = digits()
     path = tmp_path / "evaluation.json"
-    here = scene(train, test, metrics=("classifiers",), classifiers=("mlp", "lda"), seeds=(1, 2))
+    here = setup(train, test, metrics=("classifiers",), classifiers=("mlp", "lda"), seeds=(1, 2))
     first = counted(stop_at=4)
     with pytest.raises(KeyboardInterrupt):
         measure(train, here, path)
@@ -143,7 +143,7 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path, coun
     third = counted()
     assert measure(train, here, path) == found
     assert third.calls == []
-    again = measure(train, scene(train, test, metrics=("classifiers",), classifiers=("mlp",), seeds=(2,)), path)
+    again = measure(train, setup(train, test, metrics=("classifiers",), classifiers=("mlp",), seeds=(2,)), path)
     assert again["classifiers"]["mlp"]["mean"] == 0.7  # the seeds that were asked for
     assert again["classifiers"]["mlp"]["std"] is None
     assert again["classifiers"]["lda"]["mean"] == pytest.approx(0.65)  # the rest stays
@@ -157,7 +157,7 @@ def test_each_seed_is_a_set_of_its_own_drawn_once(counted: Callable[..., Counter
         drawn.append(seed)
         return stratified(train, 100 + seed, seed)
 
-    here = scene(train, test, metrics=("classifiers",), classifiers=("mlp", "lda"), seeds=(5, 3))
+    here = setup(train, test, metrics=("classifiers",), classifiers=("mlp", "lda"), seeds=(5, 3))
     evaluate(draw, here, Results(None, {}))
     assert drawn == [5, 3]
     assert [(size, seed) for _, size, seed in counter.calls[2:]] == [(105, 5), (105, 5), (103, 3), (103, 3)]
@@ -189,33 +189,33 @@ def test_references_are_computed_once_and_kept_as_private_as_the_data(
     request = {"metrics": ("classifiers",), "classifiers": ("lda",)}
 
     counted()
-    assert measure(own_train, scene(own_train, own_test, **request))["classifiers"]["lda"]["real"] == 0.5
-    assert find_places(own_train, own_test, None).both is None
+    assert measure(own_train, setup(own_train, own_test, **request))["classifiers"]["lda"]["real"] == 0.5
+    assert reference_folders(own_train, own_test, None).both is None
     assert [*tmp_path.rglob("*")] == [run, run / "private"]
 
     def figures_kept() -> set[str]:
         return {str(path.relative_to(tmp_path)).split("/")[0] for path in tmp_path.rglob("real.json")}
 
-    measure(own_train, scene(own_train, own_test, run, **request))
+    measure(own_train, setup(own_train, own_test, run, **request))
     assert figures_kept() == {"run"}
     shape = {"images": own_test.images, "labels": own_test.labels}
-    measure(train, scene(train, dataclasses.replace(test, **shape), run, **request))  # public set, private test
+    measure(train, setup(train, dataclasses.replace(test, **shape), run, **request))  # public set, private test
     assert figures_kept() == {"run"}
-    measure(train, scene(train, test, run, **request))
+    measure(train, setup(train, test, run, **request))
     assert figures_kept() == {"run", "cache"}
 
     again = counted()
-    for here in (scene(own_train, own_test, run, **request), scene(train, test, **request)):
+    for here in (setup(own_train, own_test, run, **request), setup(train, test, **request)):
         assert measure(here.train, here)["classifiers"]["lda"]["real"] == 0.5
     assert [seed for *_, seed in again.calls] == [1, 1]  # seed 0 would be the reference
-    other = scene(train, test, metrics=("classifiers",), classifiers=("lda",), settings="defaults", train_size=200)
+    other = setup(train, test, metrics=("classifiers",), classifiers=("lda",), settings="defaults", train_size=200)
     measure(train, other)
     assert again.calls[2:] == [("lda", 200, 0), ("lda", 200, 1)]
 
 
 def test_a_damaged_cache_is_computed_anew(cache: Path) -> None:
     train, test = digits()
-    places = find_places(train, test, None)
+    places = reference_folders(train, test, None)
     assert places.both is not None
     (places.both / "real.json").write_text("no json")
     references = References(places)
@@ -224,26 +224,26 @@ def test_a_damaged_cache_is_computed_anew(cache: Path) -> None:
     assert References(places).known(["a", "b"]) == {"a": 1.0}
 
 
-def test_the_judge_is_kept_and_its_time_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_classifier_is_kept_and_its_time_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = tiny_images(120, seed=1), tiny_images(60, seed=2)
     (tmp_path / "private").mkdir(mode=0o700)
-    here = scene(train, test, tmp_path, metrics=("label_accuracy",))
-    assert 0.1 < here.judge_seconds < 10
-    monkeypatch.setattr(metrics, "PATIENCE", 0.1)
+    here = setup(train, test, tmp_path, metrics=("label_accuracy",))
+    assert 0.1 < here.classifier_seconds < 10
+    monkeypatch.setattr(metrics, "MAX_UNASKED_TRAINING_SECONDS", 0.1)
     notes: list[str] = []
-    found = measure(train, scene(train, test, tmp_path), note=notes.append)
+    found = measure(train, setup(train, test, tmp_path), note=notes.append)
     assert found["inception_score"] is found["precision"] is found["recall"] is found["label_accuracy"] is None
     assert any("hours on this device" in text and "--metrics inception_score" in text for text in notes)
     assert measure(train, here)["label_accuracy"] is not None  # asked for by name
-    assert scene(train, test, tmp_path).judge_seconds == 0
-    assert measure(train, scene(train, test, tmp_path))["label_accuracy"] is not None  # it is there now
+    assert setup(train, test, tmp_path).classifier_seconds == 0
+    assert measure(train, setup(train, test, tmp_path))["label_accuracy"] is not None  # it is there now
 
 
 def test_what_cannot_be_had_is_null_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = digits()
     notes: list[str] = []
     monkeypatch.setattr(metrics.importlib.util, "find_spec", lambda name: None)
-    here = scene(train, test, metrics=("fid", "classifiers"), classifiers=("xgboost", "gaussian_nb"))
+    here = setup(train, test, metrics=("fid", "classifiers"), classifiers=("xgboost", "gaussian_nb"))
     found = measure(train, here, note=notes.append)
     assert found["fid"] is found["classifiers"]["xgboost"] is None
     assert found["classifiers"]["gaussian_nb"]["mean"] > 0.7
@@ -253,20 +253,20 @@ def test_what_cannot_be_had_is_null_with_a_sentence(tmp_path: Path, monkeypatch:
     assert found["average_accuracy"]["of"] == ["gaussian_nb"]
 
     (tmp_path / "weights.pt").write_bytes(b"code")
-    here = scene(train, test, metrics=("fid",), inception_weights=tmp_path / "weights.pt")
+    here = setup(train, test, metrics=("fid",), inception_weights=tmp_path / "weights.pt")
     assert "checksum" in measure(train, here)["skipped"]["fid"]
 
     asked = {"metrics": ("classifiers", "nearest", "membership")}
-    assert set(measure(train, scene(train, None, **asked))["skipped"]) == {"classifiers", "nearest", "membership"}
+    assert set(measure(train, setup(train, None, **asked))["skipped"]) == {"classifiers", "nearest", "membership"}
     unlabelled = dataclasses.replace(train, labels=None, classes=1, class_names=("all",))
-    found = measure(unlabelled, scene(unlabelled, None))
+    found = measure(unlabelled, setup(unlabelled, None))
     assert set(found["skipped"]) == {"inception_score", "precision", "recall", "label_accuracy", "classifiers"}
 
 
 def test_a_classifier_that_refuses_the_set_does_not_stop_the_others() -> None:
     train, test = digits()
     lonely = dataclasses.replace(train, labels=np.zeros(train.n, np.int64))
-    here = scene(train, test, metrics=("classifiers",), classifiers=("linear_svc", "gaussian_nb"))
+    here = setup(train, test, metrics=("classifiers",), classifiers=("linear_svc", "gaussian_nb"))
     found = measure(lonely, here)
     assert found["classifiers"]["linear_svc"] is None
     assert "could not be trained" in found["skipped"]["classifiers.linear_svc"]
@@ -276,12 +276,12 @@ def test_a_classifier_that_refuses_the_set_does_not_stop_the_others() -> None:
 def test_progress_weighs_by_time_and_ends_full() -> None:
     train, test = tiny_images(120, seed=1), tiny_images(60, seed=2)
     seen: list[tuple[str, float, float]] = []
-    here = scene(train, test, metrics=("label_accuracy", "classifiers"), classifiers=("lda",))
+    here = setup(train, test, metrics=("label_accuracy", "classifiers"), classifiers=("lda",))
     measure(train, here, progress=lambda *where: seen.append(where))
     done = [at for _, at, _ in seen]
     assert done == sorted(done)
     assert seen[-1][1] == seen[-1][2] > 0
-    assert len({at for what, at, _ in seen if what == "label_accuracy on real data"}) > 10  # the judge's steps
+    assert len({at for what, at, _ in seen if what == "label_accuracy on real data"}) > 10  # the classifier's steps
     assert [duration(s) for s in (0.1, 80, 300, 9000)] == ["1 s", "80 s", "5 minutes", "2.5 hours"]
 
 

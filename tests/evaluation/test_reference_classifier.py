@@ -13,12 +13,16 @@ from gswgan.data import ImageData, make_image_data
 from gswgan.errors import DataError, RunError
 from gswgan.evaluation import reference_classifier as module
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.reference_classifier import Judge, reference_judge, train_judge
+from gswgan.evaluation.reference_classifier import (
+    ReferenceClassifier,
+    cached_reference_classifier,
+    train_reference_classifier,
+)
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
-    return train_judge(tiny_images(240), epochs=1)
+def classifier() -> ReferenceClassifier:
+    return train_reference_classifier(tiny_images(240), epochs=1)
 
 
 def corners(n: int, *, seed: int) -> ImageData:
@@ -34,7 +38,7 @@ def corners(n: int, *, seed: int) -> ImageData:
 def test_learns_the_digits_in_seconds() -> None:
     """The whole recipe reaches 0.99; a third of it shows that it is on the way, sure of itself and of all classes."""
     test = load_data("digits", split="test")
-    found = train_judge(load_data("digits"), epochs=10)
+    found = train_reference_classifier(load_data("digits"), epochs=10)
     assert found.accuracy(test.images, test.labels) > 0.95
     assert inception_score(found.probabilities(test.images))[0] > 7.5
     noise = np.random.default_rng(0).integers(0, 256, (300, 1, 8, 8), dtype=np.uint8)
@@ -44,19 +48,19 @@ def test_learns_the_digits_in_seconds() -> None:
 def test_shuffled_labels_teach_nothing() -> None:
     data, test = corners(240, seed=0), corners(90, seed=1)
     shuffled = dataclasses.replace(data, labels=np.random.default_rng(0).permutation(data.labels))
-    assert train_judge(data, epochs=4).accuracy(test.images, test.labels) > 0.95
-    assert train_judge(shuffled, epochs=4).accuracy(test.images, test.labels) < 0.7
+    assert train_reference_classifier(data, epochs=4).accuracy(test.images, test.labels) > 0.95
+    assert train_reference_classifier(shuffled, epochs=4).accuracy(test.images, test.labels) < 0.7
 
 
-def test_says_how_sure_it_is(judge: Judge) -> None:
+def test_says_how_sure_it_is(classifier: ReferenceClassifier) -> None:
     images = tiny_images(50, seed=2).images
-    probabilities, features = judge.probabilities(images), judge.features(images)
+    probabilities, features = classifier.probabilities(images), classifier.features(images)
     assert probabilities.shape == (50, 3)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
     assert features.shape[0] == 50
-    scores = torch.from_numpy(features) @ judge.network.head.weight.T + judge.network.head.bias
+    scores = torch.from_numpy(features) @ classifier.network.head.weight.T + classifier.network.head.bias
     np.testing.assert_allclose(scores.detach().double().softmax(1), probabilities, rtol=1e-5)
-    assert judge.probabilities(images[7:8])[0] == pytest.approx(
+    assert classifier.probabilities(images[7:8])[0] == pytest.approx(
         probabilities[7], rel=1e-4
     )  # by itself, as among others
 
@@ -64,37 +68,43 @@ def test_says_how_sure_it_is(judge: Judge) -> None:
 def test_is_the_same_for_the_same_seed_and_leaves_torch_alone() -> None:
     data = tiny_images(48)
     state = torch.random.get_rng_state()
-    one, again, other = (train_judge(data, epochs=1, seed=seed).probabilities(data.images) for seed in (1, 1, 2))
+    one, again, other = (
+        train_reference_classifier(data, epochs=1, seed=seed).probabilities(data.images) for seed in (1, 1, 2)
+    )
     assert np.array_equal(one, again)
     assert not np.allclose(one, other)
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_survives_a_file_and_is_trained_once(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survives_a_file_and_is_trained_once(
+    classifier: ReferenceClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tiny_images(20, seed=3)
-    path = tmp_path / "judge-0.safetensors"
-    judge.save(path)
-    assert np.array_equal(Judge.load(path).probabilities(data.images), judge.probabilities(data.images))
-    assert Judge.load(path).facts == judge.facts
+    path = tmp_path / "reference-classifier-0.safetensors"
+    classifier.save(path)
+    assert np.array_equal(
+        ReferenceClassifier.load(path).probabilities(data.images), classifier.probabilities(data.images)
+    )
+    assert ReferenceClassifier.load(path).facts == classifier.facts
 
     trained = []
-    monkeypatch.setattr(module, "train_judge", lambda *_, **__: trained.append(1) or judge)
-    reference_judge(data, tmp_path)
+    monkeypatch.setattr(module, "train_reference_classifier", lambda *_, **__: trained.append(1) or classifier)
+    cached_reference_classifier(data, tmp_path)
     assert not trained
     monkeypatch.setattr(module, "RECIPE", "another one")
     with pytest.raises(RunError, match="another one"):
-        Judge.load(path)
-    reference_judge(data, tmp_path)
-    reference_judge(data, None)
+        ReferenceClassifier.load(path)
+    cached_reference_classifier(data, tmp_path)
+    cached_reference_classifier(data, None)
     assert len(trained) == 2
-    path.write_bytes(b"no judge")
+    path.write_bytes(b"no classifier")
     with pytest.raises(RunError, match="saved by this package"):
-        Judge.load(path)
+        ReferenceClassifier.load(path)
 
 
 def test_tells_how_far_it_is() -> None:
     seen: list[tuple[int, int]] = []
-    train_judge(tiny_images(40), epochs=2, progress=lambda done, total: seen.append((done, total)))
+    train_reference_classifier(tiny_images(40), epochs=2, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(step, 16) for step in range(1, 17)]
 
 
@@ -115,10 +125,10 @@ def test_shifts_move_whole_images_and_nothing_else() -> None:
     assert len(offsets) > 10
 
 
-def test_refuses_what_it_was_not_trained_for(judge: Judge) -> None:
+def test_refuses_what_it_was_not_trained_for(classifier: ReferenceClassifier) -> None:
     data = tiny_images(20)
     for bad in (data.images.astype(np.float32), data.images[:, :, :4], data.images[:0]):
         with pytest.raises(DataError, match="uint8 image of shape"):
-            judge.probabilities(bad)
+            classifier.probabilities(bad)
     with pytest.raises(DataError, match="labelled"):
-        train_judge(dataclasses.replace(data, labels=None, classes=1))
+        train_reference_classifier(dataclasses.replace(data, labels=None, classes=1))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gswgan.data import ImageData, clients, make_image_data
 from gswgan.federated.client import REFUSED, Client
@@ -19,6 +23,7 @@ from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from loopback import wait
 
 PEOPLE = 12
 _make_plan = functools.cache(make_federated_plan)
@@ -78,3 +83,35 @@ def run_killed(program: str, root: Path, *places: str) -> None:
     command = [sys.executable, "-c", program, str(root), *places]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
+
+
+flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs the extra federated")
+RAY_WAITS = {
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "900", "RAY_gcs_server_request_timeout_seconds": "900",
+    "RAY_worker_register_timeout_seconds": "900", "RAY_health_check_failure_threshold": "1000",
+}  # fmt: skip
+"""A busy machine is not a broken one."""
+
+
+def simulate(root: Path, *arguments: str) -> None:
+    """`gswgan federate simulate` as a process of its own, which leaves none behind."""
+    command = [sys.executable, "-m", "gswgan", "federate", "simulate", *arguments]
+    mark = {**os.environ, **RAY_WAITS, "GSWGAN_TEST_MARK": str(root), "OMP_NUM_THREADS": "1"}
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False)
+        if "timed out during startup" not in done.stderr:
+            break
+        if "--out" in arguments:  # Ray gives its own processes 30 seconds, however busy the machine is: once more
+            shutil.rmtree(arguments[arguments.index("--out") + 1])
+    assert done.returncode == 0, done.stderr
+    wait(lambda: not _marked(root), "the end of all that was started, Ray's workers too")
+
+
+def _marked(mark: Path) -> list[str]:
+    """The commands of processes that were started with this mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"GSWGAN_TEST_MARK={mark}".encode() in path.read_bytes():
+                found.append(path.with_name("cmdline").read_text()[:200])
+    return found

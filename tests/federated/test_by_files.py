@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from rounds import answer_all, why_refused
+from rounds import answer_all, flower, simulate, why_refused
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
@@ -27,14 +27,17 @@ from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
-from gswgan.privacy import randomness
+from gswgan.privacy.randomness import create_key
+from gswgan.privacy.storage import make_folder
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 
 SITES = ("north", "south", "west")
-SAME = ("embedding.safetensors", "generator.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
+SAME = (
+    "embedding.safetensors", "generator.safetensors", "ledger.jsonl", "privacy.json", "federation.json", "samples.png"
+)  # fmt: skip
 
 
 def call(*arguments: object) -> str:
@@ -43,17 +46,22 @@ def call(*arguments: object) -> str:
     return result.output
 
 
-@pytest.fixture
-def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every key depends on its plan and on whose it is, so that a round can be held twice."""
-    usual = randomness.create_key
+def plant_keys(run: Path, homes: dict[str, Path], plan: Plan) -> None:
+    """The keys of the server and of every site, made before they would make their own: a round can be held twice."""
 
-    def fixed(path: Path, context: str, *, secret: bytes | None = None) -> Any:
-        whose = path.parent.parent.name if path.parent.name != "private" else "server"
-        return usual(path, context, secret=hashlib.blake2b(f"{context} {whose}".encode(), digest_size=32).digest())
+    def plant(path: Path, whose: str) -> None:
+        make_folder(path.parent, private=True)
+        create_key(path, plan.digest(), secret=hashlib.blake2b(whose.encode(), digest_size=32).digest())
 
-    for module in ("gswgan.federated.client", "gswgan.run.folder"):
-        monkeypatch.setattr(f"{module}.create_key", fixed)
+    plant(RunFolder(run).key, "server")
+    for name, state in homes.items():
+        make_folder(home_of(state, name), private=True)
+        plant(home_of(state, name) / plan.digest()[:32] / "key.json", name)
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    """What a site keeps of its answers: ledger, journal and the answer itself."""
+    return {path.name: path.read_bytes() for path in home.glob("*/*")}
 
 
 def sites(root: Path) -> dict[str, Any]:
@@ -82,11 +90,47 @@ def site(root: Path, name: str, trust: str, epsilon: float = 1000.0) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("same_keys")
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
-def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path: Path, trust: str):
+def hold_by_messages(root: Path, plan: Plan, mine: dict[str, Any]) -> None:
+    """The same round with its clients in this process."""
+    run_folder = create_run(root / "other", plan, SITES, 600)
+    plant_keys(root / "other", dict.fromkeys(SITES, run_folder.private / "clients"), plan)
+    held, cost = Round(run_folder), plan.guarantee
+    cap = Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours)
+    answer_all(held, {
+        name: Client(name, mine[name], run_folder.private / "clients", trust=trust_of(plan), cap=cap) for name in SITES
+    })  # fmt: skip
+    held.release()
+    assert run(run_folder, None, device=torch.device("cpu"))
+
+
+def hold_by_flower(root: Path, plan: Plan, mine: dict[str, Any]) -> None:
+    """The same round on Flower's engine, by the command."""
+    images = np.concatenate([mine[name].images[:, 0] for name in SITES])
+    np.savez(root / "all.npz", images=images, labels=np.concatenate([mine[name].labels for name in SITES]))
+    (root / "ids.txt").write_text("\n".join(name for name in SITES for _ in range(mine[name].n)))
+    source = {"spec": str(root / "all.npz"), "classes": 10, "image_size": None, "group_by": str(root / "ids.txt")}
+    run_folder = create_run(root / "other", plan, SITES, 600, source=source)
+    plant_keys(root / "other", dict.fromkeys(SITES, run_folder.private / "clients"), plan)
+    simulate(root, "--resume", str(root / "other"), "--device", "cpu")
+    rows = [json.loads(line) for line in (run_folder.private / "answers.jsonl").read_text().splitlines()]
+    assert sorted(row["client"] for row in rows if "digest" in row) == sorted(SITES)
+    assert all(row["up"] > 0 for row in rows)  # they came through Flower
+
+
+@pytest.mark.parametrize(
+    ("trust", "hold"),
+    [
+        ("trusted-aggregator", hold_by_messages),
+        pytest.param("trusted-aggregator", hold_by_flower, marks=[flower, pytest.mark.slow]),
+        pytest.param("untrusted-server", hold_by_flower, marks=flower),
+    ],
+)
+def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path: Path, trust: str, hold: Any):
     mine = sites(tmp_path)
     out = planned(tmp_path, "--trust", trust, "--epsilon", 500)
+    plan = read_plan(out / "plan.json")
+    assert plan == RunFolder(out).plan()
+    plant_keys(out, {name: tmp_path / "state" / name for name in SITES}, plan)
     (tmp_path / "answers").mkdir()
     for name in SITES:
         answer = tmp_path / "answers" / f"{name}.safetensors"
@@ -96,23 +140,16 @@ def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path
     shown = call("combine", out, tmp_path / "answers", "--device", "cpu")
     assert "answers:   3 of 3" in shown
 
-    plan = read_plan(out / "plan.json")
-    assert plan == RunFolder(out).plan()
-    held = Round(create_run(tmp_path / "other", plan, SITES, 600))  # the same round with messages
-    cost = plan.guarantee
-    cap = Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours)
-    homes = {name: Client(name, mine[name], tmp_path / "homes", trust=trust_of(plan), cap=cap) for name in SITES}
-    answer_all(held, homes)
-    held.release()
-    assert run(held.folder, None, device=torch.device("cpu"))
+    hold(tmp_path, plan, mine)
     for file in SAME:
         assert (out / "release" / file).read_bytes() == (tmp_path / "other/release" / file).read_bytes(), file
-    for name in SITES:  # also the sites' own budgets
-        by_files, by_messages = home_of(tmp_path / "state" / name, name), homes[name].home
-        for left, right in zip(sorted(by_files.glob("*/*")), sorted(by_messages.glob("*/*")), strict=True):
-            assert (left.name, left.read_bytes()) == (right.name, right.read_bytes())
-    pack(out, tmp_path / "packed")
-    assert verify(tmp_path / "packed").findings == ()
+    for name in SITES:  # also what the sites keep
+        by_files = contents(home_of(tmp_path / "state" / name, name))
+        assert by_files == contents(home_of(tmp_path / "other/private/clients", name))
+        assert {"ledger.jsonl", "answer.bin"} <= by_files.keys()
+    for folder in (out, tmp_path / "other"):
+        pack(folder, folder.with_suffix(".packed"))
+        assert verify(folder.with_suffix(".packed")).findings == ()
 
 
 def answered(root: Path, *names: str) -> Path:

@@ -26,6 +26,7 @@ from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.mechanism import GRID_BITS
 
 DATA = people()
@@ -110,7 +111,7 @@ def test_a_computation_that_fails_on_the_records_is_answered_for_with_zeros(
     plan = small_plan(DATA)
     client = make_clients(tmp_path, DATA, plan)[NAME]
     assert client.reply(question(plan))["sums"] == bytes(4 * 99)
-    monkeypatch.setattr("gswgan.critics.ensemble.ensemble.Ensemble.judge", fails)
+    monkeypatch.setattr("gswgan.critics.ensemble.ensemble.Ensemble.input_gradients", fails)
     rounds = critic_plan(rounds=3, epsilon=10)
     other = critic_clients(tmp_path / "other", rounds)[NAME]
     reply = other.reply(asked(rounds))
@@ -225,6 +226,38 @@ def test_the_cap_is_checked_before_the_records_are_looked_at(tmp_path: Path):
         reply = client.reply(asks)
         assert "at most 0.5, the cap" in why_refused(client, reply)  # the site is told, the server is not
         assert not [path for path in client.home.iterdir() if path.is_dir()]
+
+
+def stating(plan: Plan, epsilon: float) -> Plan:
+    return dataclasses.replace(plan, guarantee=dataclasses.replace(plan.guarantee, epsilon=epsilon))
+
+
+SAMPLED = {
+    "secret coins": critic_plan(rounds=3, rate=0.4, epsilon=5),
+    "one client drawn": critic_plan(rounds=3, preset="paper-federated", trust="untrusted-server"),
+}
+
+
+@pytest.mark.parametrize("how", SAMPLED)
+def test_a_sampled_plan_that_states_less_than_it_costs_is_refused(tmp_path: Path, how: str):
+    plan = SAMPLED[how]
+    client = critic_clients(tmp_path, plan, cap=dataclasses.replace(cap_of(plan), epsilon=1e6))[NAME]
+    lying = stating(plan, plan.guarantee.epsilon * 0.9)
+    assert "states less than it costs" in why_refused(client, client.reply(asked(lying)))
+    assert not [path for path in client.home.iterdir() if path.is_dir()]
+    assert "block" in client.reply(asked(plan))
+
+
+def test_a_figure_that_is_not_computed_again_is_named_so_in_the_clients_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plan = SAMPLED["secret coins"]
+    monkeypatch.setattr("gswgan.federated.trust.MAX_ACCOUNTED", 1.0)  # beyond it the accountant takes too much memory
+    client = critic_clients(tmp_path, plan)[NAME]
+    for step in (0, 1):
+        assert "block" in client.reply(asked(plan, step))
+    (row,) = read_log(client.home)
+    assert NOT_RECOMPUTED in str(row["why"])
 
 
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federa
 from rounds import run_killed, why_refused
 
 from gswgan.data import clients
+from gswgan.errors import StorageError
 from gswgan.federated import critic_client
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.critic_messages import Batch, answer, pack_block, question, read_question, unpack_block
@@ -407,6 +409,34 @@ def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
     assert all(lines(home) == 3 for home in (tmp_path / "state").iterdir())
     assert not (folder.private / "rounds").exists()
     assert not folder.key.exists()
+
+
+@pytest.mark.timeout(120)  # a pipe without a writer must not be waited for
+@pytest.mark.parametrize("place", ["0/question.bin", "0/answer", "0.released"])
+def test_pipes_links_and_large_files_in_the_folder_of_rounds_are_refused(tmp_path: Path, place: str):
+    critics, generator = server(tmp_path / "run", KNOWN, Answers(honest())), make_generator(KNOWN, CPU)
+    critics.learn(0, generator)
+    path = critics._rounds / place
+    if place == "0/answer":
+        path = critics._path(NAMES[int(critics._participants[0])])
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "target").write_bytes(b"secret")
+
+    def large() -> None:
+        with path.open("wb") as file:
+            file.truncate(2**40)
+
+    for what, why in (
+        (lambda: os.mkfifo(path), "a named pipe"),
+        (lambda: path.symlink_to(tmp_path / "target"), "a symbolic link"),
+        (large, "at most"),
+    ):
+        what()
+        with pytest.raises(StorageError, match=why):
+            critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
+        path.unlink()
+    assert (tmp_path / "target").read_bytes() == b"secret"
+    assert not critics._context.folder.ledger.exists() or not read_ledger(critics._context.folder.ledger)[1]
 
 
 @pytest.fixture(scope="module")

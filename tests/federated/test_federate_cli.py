@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from rounds import answer_all, make_clients, make_round, people, small_plan
+from rounds import answer_all, flower, make_clients, make_round, people, simulate, small_plan
 from typer.testing import CliRunner
 
 from gswgan.api import load
@@ -21,14 +16,6 @@ from gswgan.errors import GswganError
 from gswgan.federated.memory import memories
 from gswgan.federated.round import Round
 from gswgan.run.folder import RunFolder
-from loopback import wait
-
-HAS_FLOWER = importlib.util.find_spec("flwr") is not None
-RAY_WAITS = {
-    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "900", "RAY_gcs_server_request_timeout_seconds": "900",
-    "RAY_worker_register_timeout_seconds": "900", "RAY_health_check_failure_threshold": "1000",
-}  # fmt: skip
-"""A busy machine is not a broken one."""
 
 
 def call(*arguments: object) -> str:
@@ -119,39 +106,18 @@ def test_without_flower_the_message_says_what_to_install(tmp_path: Path, monkeyp
         call("simulate", "--clients", 12, "--epsilon", 100, "--steps", 2, "--out", tmp_path / "run")
 
 
-def _marked(mark: Path) -> list[str]:
-    """The commands of processes that were started with this mark in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"GSWGAN_TEST_MARK={mark}".encode() in path.read_bytes():
-                found.append(path.with_name("cmdline").read_text()[:200])
-    return found
-
-
 def _simulated(root: Path, *arguments: str) -> Path:
-    """A run that was simulated by the command: both observers are told, samples can be drawn, no process is left."""
-    command = [
-        sys.executable, "-c", "from gswgan.cli.main import run; run()", "federate", "simulate", "--data", "digits",
-        *arguments, "--out", str(root / "run"),
-    ]  # fmt: skip
-    mark = {**os.environ, **RAY_WAITS, "GSWGAN_TEST_MARK": str(root), "OMP_NUM_THREADS": "1"}
-    while True:
-        done = subprocess.run(command, capture_output=True, text=True, env=mark, check=False)
-        if "timed out during startup" not in done.stderr:
-            break
-        shutil.rmtree(root / "run")  # Ray gives its own processes 30 seconds, however busy the machine is: once more
-    assert done.returncode == 0, done.stderr
+    """A run that was simulated by the command: both observers are told, and samples can be drawn."""
+    simulate(root, "--data", "digits", *arguments, "--out", str(root / "run"))
     told = json.loads((root / "run/release/privacy.json").read_text())
     seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
     assert seen == {"public", "server"}
     assert load(root / "run").sample(2)[0].shape == (2, 8, 8)
-    wait(lambda: not _marked(root), "the end of all that was started, Ray's workers too")
     return root / "run"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
+@flower
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
 def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path, trust: str):
     run = _simulated(tmp_path, "--preset", "ensemble", "--clients", "8", "--rounds", "3", "--trust", trust)
@@ -160,8 +126,9 @@ def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path
     assert all(len(memory.events) == 3 for memory in memories(run / "private/clients"))
 
 
-@pytest.mark.skipif(not HAS_FLOWER, reason="needs the extra federated")
-@pytest.mark.parametrize("trust", ["trusted-aggregator", pytest.param("untrusted-server", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@flower
+@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
     run = _simulated(tmp_path, "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust)
     assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 20

@@ -10,13 +10,13 @@ from critic_rounds import CPU, critic_plan
 from rounds import answer_all, make_clients, people, small_plan
 from typer.testing import CliRunner
 
-from gswgan.cli.explain import explanation
 from gswgan.cli.main import app
 from gswgan.errors import PlanError
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import for_invented_clients, trust_of
 from gswgan.methods import read_plan
 from gswgan.plan.plan import INVENTED
+from gswgan.report.explain import explanation
 from gswgan.report.release import read_release
 from gswgan.report.words import numbers
 from gswgan.run.loop import run
@@ -48,7 +48,7 @@ def test_statement_card_and_report_say_what_is_protected(tmp_path: Path) -> None
     assert INVENTED in card
     assert "person" not in card.replace(INVENTED, "").replace("A person may be in several groups", "")
     assert INVENTED in explanation(plan, statement)
-    assert any(INVENTED in row for row in numbers(read_release(held.folder.root)))
+    assert any(INVENTED in meaning for *_, meaning in numbers(read_release(held.folder.root)))
 
 
 def test_the_command_line_says_it_before_anything_is_released() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
+import http.server
 import json
 import shutil
 import socket
@@ -12,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -30,7 +33,17 @@ from gswgan.federated.client_app import RECORD
 from gswgan.federated.listener import is_listener
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import question
-from gswgan.federated.node import APP, _command, _free_port, _runtime, _signed, built, check_app, reply_message
+from gswgan.federated.node import (
+    APP,
+    MAX_MESSAGE_BYTES,
+    _command,
+    _free_port,
+    _runtime,
+    _signed,
+    built,
+    check_app,
+    reply_message,
+)
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import make_federated_plan
 from gswgan.plan.facts import Facts
@@ -190,6 +203,59 @@ def test_no_proxy_is_between_the_executor_and_its_supernode(monkeypatch: pytest.
             runtime.AcquireTask(AcquireTaskRequest())
         assert not was_called(proxy)
         assert node.os.environ["no_proxy"] == node.os.environ["NO_PROXY"] == "a.example,127.0.0.1"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answers as the test says, never with more than the headers and a few bytes."""
+
+    headers_of: ClassVar[dict[str, str]] = {}
+    body = b""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        for name, value in self.headers_of.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.timeout(120)
+def test_a_message_is_not_read_if_it_is_large_or_compressed(monkeypatch: pytest.MonkeyPatch):
+    from flwr.proto.message_pb2 import PullObjectRequest
+
+    packed = gzip.compress(bytes(2**20))
+    parts = {"Content-Length": str(MAX_MESSAGE_BYTES // 2 + 1)}
+    for headers, body in (
+        ({"Content-Length": str(2**40)}, b""),
+        ({"Transfer-Encoding": "chunked"}, b"5\r\n"),
+        ({"Content-Length": str(len(packed)), "Content-Encoding": "gzip"}, packed),
+        ({"Content-Length": "0"}, b""),
+    ):
+        monkeypatch.setattr(Answering, "headers_of", headers)
+        monkeypatch.setattr(Answering, "body", body)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with contextlib.closing(_runtime(f"127.0.0.1:{server.server_port}")) as runtime:
+                if headers["Content-Length" if "Content-Length" in headers else "Transfer-Encoding"] == "0":
+                    runtime.PullObject(PullObjectRequest())
+                    (bounded,) = runtime._client.event_hooks["response"]
+                    half = httpx.Response(200, headers=parts, request=httpx.Request("POST", "http://a/pull-object"))
+                    bounded(half)
+                    with pytest.raises(FederationError, match="in all"):
+                        bounded(half)  # two halves of it are too large together
+                else:
+                    with pytest.raises(FederationError, match="at most"):
+                        runtime.PullObject(PullObjectRequest())
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
 
 
 @pytest.fixture

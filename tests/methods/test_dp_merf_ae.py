@@ -27,7 +27,7 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Contribution, GaussianMechanism
 from gswgan.privacy.ledger import read_ledger
-from gswgan.privacy.mechanism import Released
+from gswgan.privacy.mechanism import Answer
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
@@ -182,7 +182,7 @@ def test_a_run_killed_in_any_part_goes_on_bit_for_bit(preset: str, tmp_path: Pat
     _, entries, _ = read_ledger(straight.ledger)
     assert Counter(entry.event for entry in entries) == Counter(plan.releases())
     assert [entry.name.partition(" update")[0] for entry in entries[:4]] == ["auto-encoder"] * 4
-    original = GaussianMechanism.release
+    original = GaussianMechanism.answer
     for last in (2, 4):  # in the middle of the auto-encoder, and between its end and the first checkpoint
         calls = 0
 
@@ -195,7 +195,7 @@ def test_a_run_killed_in_any_part_goes_on_bit_for_bit(preset: str, tmp_path: Pat
 
         folder = RunFolder.create(tmp_path / str(last), plan)
         with monkeypatch.context() as patch, contextlib.suppress(MemoryError):
-            patch.setattr(GaussianMechanism, "release", release)
+            patch.setattr(GaussianMechanism, "answer", release)
             loop.run(folder, data, device=CPU)
         assert not folder.is_finished
         assert loop.run(folder, data, device=CPU)
@@ -215,15 +215,15 @@ class Leaky(DPMerfAE):
 @pytest.mark.parametrize("kind", [DPMerfAE, Leaky])
 def test_with_the_releases_replayed_one_record_changes_nothing(plan, kind, tmp_path: Path, monkeypatch) -> None:
     """Auto-encoder, decoder and generator are made of releases, fakes and public draws alone."""
-    released: dict[str, Released] = {}
-    original = GaussianMechanism.release
+    released: dict[str, Answer] = {}
+    original = GaussianMechanism.answer
 
     def release(self, name, blocks, *, slots, width):
         found = original(self, name, blocks, slots=slots, width=width)
         return released.setdefault(name, found)
 
-    monkeypatch.setattr(GaussianMechanism, "release", release)
-    monkeypatch.setitem(gswgan.methods.METHODS, "dp-merf-ae", dataclasses.replace(dp_merf_ae.METHOD, critic=kind))
+    monkeypatch.setattr(GaussianMechanism, "answer", release)
+    monkeypatch.setattr(dp_merf_ae, "DPMerfAE", kind)
     runs = [
         finished(plan, data, tmp_path / str(place))
         for place, data in enumerate((tiny_images(), changed_in_one_record(tiny_images(), 17)))

@@ -21,8 +21,6 @@ from gswgan.methods.fed_avg_gan import (
     FedAvgGAN,
     FedAvgSettings,
     bytes_a_round,
-    contribution,
-    round_event,
 )
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -54,7 +52,7 @@ def by_person(seed: int = 0, empty: tuple[int, ...] = ()) -> ImageData:
 def make(data: ImageData, mechanism_for, *, secret: int = 3, **changes) -> FedAvgGAN:
     settings = dataclasses.replace(SETTINGS, **changes)
     critic = FedAvgGAN(
-        settings, mechanism_for(contribution(settings), event=round_event(settings, CLIENTS), key=secret), image_size=8,
+        settings, mechanism_for(settings.contribution, event=settings.event(CLIENTS), key=secret), image_size=8,
         channels=1, classes=3, public=Streams.public(0), batches=BatchStreams(key_of(secret)), device=CPU,
     )  # fmt: skip
     critic.prepare(data)
@@ -102,7 +100,7 @@ def test_the_noise_is_what_is_recorded(mechanism_for, scale: float, accepted: bo
     exact = np.sum([row * min(1, clip / np.linalg.norm(row)) for row in found.values()], axis=0)
     noise = (flat(critic) - before) * critic.settings.clients - exact
     (entry,) = critic._mechanism.ledger.entries
-    assert entry.event == round_event(critic.settings, CLIENTS)
+    assert entry.event == critic.settings.event(CLIENTS)
     assert entry.event.event.noise_std == pytest.approx(SETTINGS.noise_multiplier * clip)
     assert (stats.kstest(noise / (scale * entry.event.event.noise_std), "norm").pvalue > 1e-3) == accepted
 
@@ -181,8 +179,8 @@ def test_a_mechanism_of_another_clip_or_without_sampling_is_refused(mechanism_fo
     other = dataclasses.replace(SETTINGS, clip_norm=0.2)
     plain = Gaussian(noise_std=0.05, sensitivity=0.1, neighbours="zeroed")
     for mechanism in (
-        mechanism_for(contribution(other), event=round_event(other, CLIENTS)),
-        mechanism_for(contribution(SETTINGS), event=plain),
+        mechanism_for(other.contribution, event=other.event(CLIENTS)),
+        mechanism_for(SETTINGS.contribution, event=plain),
     ):
         with pytest.raises(PrivacyError, match="mechanism"):
             FedAvgGAN(
@@ -210,7 +208,7 @@ def test_a_run_leaves_one_line_a_round_and_promises_one_client_zeroed(tmp_path: 
     assert loop.run(folder, data, device=CPU)
     _, entries, _ = read_ledger(folder.ledger)
     assert [entry.name for entry in entries] == ["round 0", "round 1"]
-    assert {entry.event for entry in entries} == {round_event(plan.critic, CLIENTS)}
+    assert {entry.event for entry in entries} == {plan.critic.event(CLIENTS)}
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""What the proofs of docs/privacy.md take from the code, for every method and preset, through a run's own wiring.
+"""What the proofs of docs/proof.md take from the code, for every method and preset, through a run's own wiring.
 
 Two runs have the same key and differ in one unit. The second is handed the releases of the first, so it has the same
 history: the conditional law of each release is then a matter of its exact sum. That sum may differ by the accounted
@@ -124,7 +124,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched() -> Iterator[Watched]:
-    seen, of_sums, of_votes = Watched(), GaussianMechanism.release, VoteMechanism.release
+    seen, of_sums, of_votes = Watched(), GaussianMechanism.answer, VoteMechanism.answer
 
     def sums(self: GaussianMechanism, name: str, blocks: object, *, slots: int, width: int) -> object:
         total = blocks
@@ -139,8 +139,8 @@ def watched() -> Iterator[Watched]:
         return seen.released.setdefault(name, of_votes(self, name, cast))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GaussianMechanism, "release", sums)
-        patch.setattr(VoteMechanism, "release", votes)
+        patch.setattr(GaussianMechanism, "answer", sums)
+        patch.setattr(VoteMechanism, "answer", votes)
         yield seen
 
 

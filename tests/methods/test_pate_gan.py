@@ -13,11 +13,11 @@ from scipy.stats import kstest
 
 from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
 from gswgan.critics.ensemble.network import CriticShape, init_critics, score
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator
-from gswgan.methods.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
+from gswgan.methods.pate_gan import PateGan, PateGanSettings, weights_of
 from gswgan.privacy import Accountant, Event, Laplace, Ledger, Repeated, Streams, VoteMechanism, calibrate
 from gswgan.privacy.events import tally
 from gswgan.run.loop import train
@@ -61,14 +61,14 @@ def play(critic: PateGan, generator: Generator, steps: int = STEPS, start: int =
 def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: None, record: int = 17) -> None:
     """With the released votes replayed, another record changes exactly its own teacher; student and generator, none."""
     released: dict[str, np.ndarray] = {}
-    original = VoteMechanism.release
+    original = VoteMechanism.answer
 
     def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
         if name not in released:
             released[name] = original(mechanism, name, votes)
         return released[name]
 
-    monkeypatch.setattr(VoteMechanism, "release", release)
+    monkeypatch.setattr(VoteMechanism, "answer", release)
     runs = []
     for place, shown in enumerate((data, changed_in_one_record(data, record))):
         critic, generator = make(tmp_path / str(place), shown), tiny_generator()
@@ -76,7 +76,7 @@ def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: 
         play(critic, generator)
         runs.append((critic, generator))
     (first, left), (second, right) = runs
-    honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
+    honest = Partitions.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
     (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
     assert different_teachers(first.teachers, second.teachers) == [owner]
     assert all(torch.equal(first.student[name], second.student[name]) for name in first.student)
@@ -99,7 +99,7 @@ def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes, monke
 
         def learn(step: int, generator: Generator) -> None:
             table = torch.from_numpy(rng.permutation(96).reshape(COUNT, 8))
-            teachers.shards = Shards(table=table, sizes=teachers.shards.sizes)
+            teachers.partitions = Partitions(table=table, sizes=teachers.partitions.sizes)
             original(step, generator)
 
         teachers.learn = learn  # type: ignore[method-assign]
@@ -112,9 +112,9 @@ def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, m
     """An index that is not the loop's (mlforhealthlabpub issue 29): every teacher is given the same partition."""
 
     def spoil(critic: PateGan) -> None:
-        shards = critic.teachers.shards
+        shards = critic.teachers.partitions
         own = shards.table[(shards.table == 17).any(dim=1)]
-        critic.teachers.shards = Shards(table=own.expand(COUNT, -1), sizes=shards.sizes)
+        critic.teachers.partitions = Partitions(table=own.expand(COUNT, -1), sizes=shards.sizes)
 
     with pytest.raises(AssertionError):
         isolated(tmp_path, stripes, monkeypatch, spoil)
@@ -132,14 +132,14 @@ def remembers(critic: PateGan, planned: Event) -> None:
 def test_the_accountant_forgets_nothing(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
     play(critic, tiny_generator())
-    remembers(critic, total_event(SETTINGS, steps=STEPS))
+    remembers(critic, SETTINGS.events(STEPS))
 
 
 @pytest.mark.parametrize("forgotten", ["updates", "batch", "other count", "ledger"])
 def test_violation_an_accountant_that_forgets_is_found(tmp_path, stripes, monkeypatch, forgotten: str) -> None:
     """An accountant that leaves out a factor (as synthcity issue 276), or a release that is not recorded."""
-    event = ballot(SETTINGS).laplace(SETTINGS.scale)
-    planned: Event = total_event(SETTINGS, steps=STEPS)
+    event = SETTINGS.ballot.laplace(SETTINGS.scale)
+    planned: Event = SETTINGS.events(STEPS)
     if forgotten == "updates":
         planned = Repeated(event=event, times=STEPS)
     elif forgotten == "batch":
@@ -162,17 +162,17 @@ def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) 
     ledger = Ledger(tmp_path / "ledger", observer="public", context="plan")
     event = Laplace(scale=2.0, sensitivity=1.0, values=values)
     with pytest.raises(PrivacyError):
-        VoteMechanism(ballot=ballot(SETTINGS), event=event, ledger=ledger, streams=key_of(0))
+        VoteMechanism(ballot=SETTINGS.ballot, event=event, ledger=ledger, streams=key_of(0))
 
 
 def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
     critic = make(tmp_path / "a", stripes)
-    before = critic.teachers.shards.table.clone()
+    before = critic.teachers.partitions.table.clone()
     play(critic, tiny_generator())
-    assert torch.equal(before, critic.teachers.shards.table)
+    assert torch.equal(before, critic.teachers.partitions.table)
     assert sorted(before.flatten().tolist()) == list(range(96))
     other = make(tmp_path / "b", dataclasses.replace(stripes, images=255 - stripes.images))
-    assert torch.equal(before, other.teachers.shards.table)
+    assert torch.equal(before, other.teachers.partitions.table)
 
 
 # --- what a label costs
@@ -192,7 +192,7 @@ def loss_moment(order: int, scale: float) -> float:
 def test_a_label_costs_at_most_what_the_papers_theorems_say(rate: float) -> None:
     """Each label is (2 lambda, 0)-DP and its log moment is at most 2 lambda^2 l (l + 1), scale = 1 / lambda."""
     settings = dataclasses.replace(SETTINGS, scale=1 / rate, batch_size=1, student_updates=1)
-    event = total_event(settings, steps=1)
+    event = settings.events(1)
     (single,) = tally(event)
     assert single.pure_epsilon == pytest.approx(2 * rate)
     assert Accountant().epsilon(event, 1e-12) == pytest.approx(2 * rate, rel=1e-3)
@@ -208,7 +208,7 @@ def test_the_total_is_below_the_papers_data_independent_accountant() -> None:
     settings = PateGanSettings(teachers=60, scale=60.0, batch_size=64)
     labels, rate = 64 * 5 * 20, 1 / 60
     paper = min((labels * 2 * rate**2 * l * (l + 1) + math.log(1e5)) / l for l in range(1, 200))  # noqa: E741
-    ours = Accountant().epsilon(total_event(settings, steps=20), 1e-5)
+    ours = Accountant().epsilon(settings.events(20), 1e-5)
     gaussian = math.sqrt(2 * labels) * rate  # the central limit of the composition
     assert gaussian**2 / 2 < ours < paper
     assert ours == pytest.approx(Accountant().epsilon(Laplace(scale=60.0, sensitivity=1.0, values=2 * labels), 1e-5))
@@ -219,13 +219,13 @@ def test_steps_without_a_round_cost_nothing(tmp_path, stripes) -> None:
     settings = dataclasses.replace(SETTINGS, generator_updates=2)
     critic = make(tmp_path, stripes, generator_updates=2)
     play(critic, tiny_generator(), steps=5)
-    assert tally(critic._mechanism.ledger.total()) == tally(total_event(settings, steps=5))
+    assert tally(critic._mechanism.ledger.total()) == tally(settings.events(5))
     assert len(critic._mechanism.ledger.entries) == 3 * 2
 
 
 def test_calibration_finds_a_scale() -> None:
     scale = calibrate(
-        lambda noise: total_event(dataclasses.replace(SETTINGS, scale=noise), steps=20),
+        lambda noise: dataclasses.replace(SETTINGS, scale=noise).events(20),
         epsilon=10.0,
         delta=1e-5,
         accountant=Accountant(),
@@ -239,7 +239,7 @@ def test_calibration_finds_a_scale() -> None:
 def test_the_noise_on_both_counts_has_its_scale_and_no_other(tmp_path) -> None:
     critic = make(tmp_path, None, batch_size=5000, scale=28.0)
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (COUNT, 5000)))
-    noise = critic._mechanism.release("a", votes) - critic._mechanism.counts(votes)
+    noise = critic._mechanism.answer("a", votes) - critic._mechanism.counts(votes)
     assert noise.shape == (5000, 2)
     for column in noise.T:
         assert kstest(column / 28.0, "laplace").pvalue > 1e-3
@@ -259,7 +259,7 @@ def test_a_replaced_teacher_moves_two_counts_of_each_fake_by_one(tmp_path, strip
         critic.teachers.params["linear.bias"][5] = value
         changes.append(critic._mechanism.counts(critic.teachers.votes(images, labels)))
     assert np.abs(changes[0] - changes[1]).sum() == 2 * 6  # attained
-    event = ballot(SETTINGS).laplace(1.0)
+    event = SETTINGS.ballot.laplace(1.0)
     assert event.values * event.sensitivity == 2 * 6
     others = np.abs(changes[0] - critic._mechanism.counts(before))
     assert others.max() <= 1
@@ -283,7 +283,7 @@ def test_the_student_is_taught_the_noisy_majority(tmp_path, stripes, monkeypatch
     """Labels are the larger of the released counts, and neither the exact votes nor anything else."""
     critic, seen = make(tmp_path, stripes), []
     counts = np.random.default_rng(0).normal(6, 3, (6, 2))
-    monkeypatch.setattr(VoteMechanism, "release", lambda *_: counts)
+    monkeypatch.setattr(VoteMechanism, "answer", lambda *_: counts)
     from gswgan.methods import pate_gan
 
     original = pate_gan.learn_labels

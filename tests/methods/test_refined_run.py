@@ -60,7 +60,7 @@ def test_the_budget_is_divided_and_both_parts_are_paid() -> None:
             {"both": plan.total(), "kernel": first, "rest": privacy.total()}.items()}  # fmt: skip
     assert 9.99 < cost["both"] <= 10
     assert cost["both"] == pytest.approx(plan.guarantee.epsilon)
-    assert 5 < cost["kernel"] < 5.5  # as docs/refined.md says
+    assert 5 < cost["kernel"] < 5.5
     assert cost["both"] > 1.1 * cost["rest"]  # forgetting the kernel's share would show
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_was_stopped_in_any_stage_goes_on_to_the_same_bytes(tmp_path:
 def test_the_mechanism_gets_one_row_for_each_record_and_the_coins_are_its_own(tmp_path: Path, monkeypatch) -> None:
     """What is clipped is a record's gradient over all its draws, not a draw's; who takes part, the mechanism says."""
     plan, seen = small(), {}
-    real = GaussianMechanism.release
+    real = GaussianMechanism.answer
 
     def release(self, name, blocks, *, slots, width):
         blocks = list(blocks)
@@ -147,7 +147,7 @@ def test_the_mechanism_gets_one_row_for_each_record_and_the_coins_are_its_own(tm
             seen[name] = (self.participants(name, 96), torch.cat([rows for rows, _ in blocks]))
         return real(self, name, blocks, slots=slots, width=width)
 
-    monkeypatch.setattr(GaussianMechanism, "release", release)
+    monkeypatch.setattr(GaussianMechanism, "answer", release)
     inputs = []
     own = Gradients.of_records
 

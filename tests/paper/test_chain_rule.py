@@ -42,7 +42,7 @@ def sanitized(rows: torch.Tensor, tmp_path: Path, clip_norm: float, noise_std: f
         ledger=Ledger(tmp_path / "ledger", observer="public", context="plan"),
         streams=Streams(bytes(32), "plan"),
     )
-    released = mechanism.release("step 0", [(rows.flatten(2), None)], slots=BATCH, width=64)
+    released = mechanism.answer("step 0", [(rows.flatten(2), None)], slots=BATCH, width=64)
     return torch.from_numpy(released.sums).to(torch.float32).view(BATCH, 1, 8, 8)
 
 

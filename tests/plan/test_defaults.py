@@ -91,7 +91,7 @@ def test_what_was_measured_is_the_recipe_of_today(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
 def test_the_ensemble_that_was_measured_is_that_of_today(path: Path) -> None:
-    """docs/ensemble.md and docs/federated.md; the steps are those of the record."""
+    """The figures of docs/results.md; the steps are those of the record."""
     plan = json.loads(path.read_text())["plan"]
     recipe = ensemble_defaults(from_plain(Facts, plan["facts"], "facts"), "cuda")
     if "ensemble" in plan["critic"]:  # after a start: all but the critics is the kernel critic's

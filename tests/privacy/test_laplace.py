@@ -227,7 +227,7 @@ def test_calibration_keeps_its_promise() -> None:
 
 def test_the_ledger_keeps_a_laplace_release(tmp_path: Path) -> None:
     mechanism = votes_mechanism(tmp_path, Ballot(questions=3, options=2), scale=2.0)
-    mechanism.release("a", torch.zeros(5, 3, dtype=torch.int64))
+    mechanism.answer("a", torch.zeros(5, 3, dtype=torch.int64))
     _, entries, _ = read_ledger(tmp_path / "ledger")
     assert [entry.event for entry in entries] == [Laplace(scale=2.0, sensitivity=1.0, values=6)]
     again = Ledger(tmp_path / "ledger", observer="public", context="plan", journal=tmp_path / "journal")
@@ -281,7 +281,7 @@ def test_noise_has_its_scale_and_not_two_thirds_or_three_halves_of_it(
     ballot = Ballot(questions=8000, options=3, largest=largest)
     mechanism = votes_mechanism(tmp_path, ballot, **{"scale" if law == "laplace" else "noise_std": scale})
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (40, 8000)))
-    noise = mechanism.release("a", votes) - mechanism.counts(votes)
+    noise = mechanism.answer("a", votes) - mechanism.counts(votes)
     has_scale(noise, scale, law)
     for wrong in (2 / 3, 3 / 2):
         with pytest.raises(AssertionError):
@@ -292,7 +292,7 @@ def test_noise_has_its_scale_and_not_two_thirds_or_three_halves_of_it(
 
 def test_released_counts_lie_on_the_grid(tmp_path: Path) -> None:
     """Noise is added in whole steps of 2^-26 votes, so no low-order bit tells count and noise apart."""
-    released = votes_mechanism(tmp_path, Ballot(questions=50, options=2), scale=3.0).release(
+    released = votes_mechanism(tmp_path, Ballot(questions=50, options=2), scale=3.0).answer(
         "a", torch.ones(7, 50, dtype=torch.int64)
     )
     steps = released * 2.0**26
@@ -306,7 +306,7 @@ def test_released_counts_lie_on_the_grid(tmp_path: Path) -> None:
 def exact(folder: Path, ballot: Ballot, votes: torch.Tensor) -> NDArray[np.int64]:
     """What is released when the noise is nothing: the counts."""
     mechanism = votes_mechanism(folder, ballot, noise_std=1e-12)
-    released = mechanism.release(f"a {folder.name} {votes.tolist()}", votes)
+    released = mechanism.answer(f"a {folder.name} {votes.tolist()}", votes)
     assert (released == mechanism.counts(votes)).all()
     return mechanism.counts(votes)
 
@@ -376,7 +376,7 @@ def test_votes_of_another_shape_than_accounted_for_are_refused(tmp_path: Path) -
     mechanism = votes_mechanism(tmp_path, Ballot(questions=3, options=2), scale=1.0)
     for bad in (torch.zeros(5, 4, dtype=torch.int64), torch.zeros(15, dtype=torch.int64), torch.zeros(5, 3)):
         with pytest.raises(PrivacyError):
-            mechanism.release("a", bad)
+            mechanism.answer("a", bad)
     assert mechanism.ledger.entries == []
 
 
@@ -390,7 +390,7 @@ def test_the_ledger_has_the_release_before_its_noise_is_drawn(tmp_path: Path, mo
         return original(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Streams, "rounded_laplace", watch)
-    mechanism.release("a", torch.zeros(5, 3, dtype=torch.int64))
+    mechanism.answer("a", torch.zeros(5, 3, dtype=torch.int64))
     assert seen == [1]
 
 
@@ -399,19 +399,19 @@ def test_the_same_votes_again_are_the_same_bytes_and_others_are_another_release(
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (9, 200)))
     changed = votes.clone()
     changed[4, 7] = 1 - changed[4, 7]
-    first = votes_mechanism(tmp_path, ballot, scale=4.0).release("step 1", votes)
+    first = votes_mechanism(tmp_path, ballot, scale=4.0).answer("step 1", votes)
     resumed = votes_mechanism(tmp_path, ballot, scale=4.0)
-    assert resumed.release("step 1", votes).tobytes() == first.tobytes()
+    assert resumed.answer("step 1", votes).tobytes() == first.tobytes()
     assert len(resumed.ledger.entries) == 1
-    other = resumed.release("step 1", changed)
+    other = resumed.answer("step 1", changed)
     assert len(resumed.ledger.entries) == 2
     assert not np.isin(other - resumed.counts(changed), first - resumed.counts(votes)).any()  # fresh noise
     # as in copies of the folder that do not know of each other
     one, two = (votes_mechanism(tmp_path / copy, ballot, scale=4.0) for copy in ("one", "two"))
-    assert one.release("step 1", votes).tobytes() == first.tobytes()
-    assert two.release("step 1", changed).tobytes() == other.tobytes()
+    assert one.answer("step 1", votes).tobytes() == first.tobytes()
+    assert two.answer("step 1", changed).tobytes() == other.tobytes()
     # the noise of another scale is drawn anew, too: else two runs would give the counts away
-    wider = votes_mechanism(tmp_path, ballot, scale=8.0).release("step 1", votes)
+    wider = votes_mechanism(tmp_path, ballot, scale=8.0).answer("step 1", votes)
     assert not np.isclose((wider - resumed.counts(votes)) / 2, first - resumed.counts(votes), atol=1e-6).any()
 
 

@@ -42,7 +42,7 @@ def filled(folder: Path, lines: int = 4) -> Path:
 
 def release(mechanism: GaussianMechanism, name: str, value: float) -> bytes:
     rows = torch.full((1, 1, 50), value, dtype=torch.float64)
-    return mechanism.release(name, [(rows, None)], slots=1, width=50).sums.tobytes()
+    return mechanism.answer(name, [(rows, None)], slots=1, width=50).sums.tobytes()
 
 
 # --- the chain

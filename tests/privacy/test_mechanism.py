@@ -48,16 +48,16 @@ def same_in_any_order(
 
 def test_sums_of_parts_are_released_as_the_sum_of_all(make_mechanism: MakeMechanism, monkeypatch) -> None:
     rows, slot = records(100)
-    whole = make_mechanism(RECORD, EVENT).release("embedding", [(rows, slot)], slots=5, width=3)
+    whole = make_mechanism(RECORD, EVENT).answer("embedding", [(rows, slot)], slots=5, width=3)
     parts = [clipped_sum([block], RECORD, slots=5, width=3) for block in zip(rows.split(30), slot.split(30))]
     parts += [clipped_sum([], RECORD, slots=5, width=3)]  # a part without records
     total = ClippedSum(contribution=RECORD, total=sum(part.total for part in parts[::-1]))
-    released = make_mechanism(RECORD, EVENT).release("embedding", total, slots=5, width=3)
+    released = make_mechanism(RECORD, EVENT).answer("embedding", total, slots=5, width=3)
     assert released.sums.tobytes() == whole.sums.tobytes()  # the same key over the same sum
     assert released.counts is not None
     assert whole.counts is not None
     assert released.counts.tobytes() == whole.counts.tobytes()
-    monkeypatch.setattr(mechanism_module, "PIECE", 6)  # two rows clipped at a time
+    monkeypatch.setattr(mechanism_module, "NUMBERS_PER_CHUNK", 6)  # two rows clipped at a time
     assert (clipped_sum([(rows, slot)], RECORD, slots=5, width=3).total == total.total).all()
 
 
@@ -69,7 +69,7 @@ def test_a_sum_of_other_contributions_is_refused_before_anything_is_recorded(mak
     uncounted = clipped_sum([(torch.randn(4, 1, 4), slot[:4])], Contribution(clip_norm=1.0), slots=5, width=4)
     for wrong in (longer, wider, uncounted):
         with pytest.raises(PrivacyError, match="as was accounted for"):
-            mechanism.release("embedding", wrong, slots=5, width=3)
+            mechanism.answer("embedding", wrong, slots=5, width=3)
     assert mechanism.ledger.entries == []
 
 
@@ -134,7 +134,7 @@ def test_rows_of_any_precision_are_taken(make_mechanism: MakeMechanism, dtype: t
 def test_a_release_of_nobody_still_releases_noise_and_is_recorded(make_mechanism: MakeMechanism) -> None:
     mechanism = make_mechanism(RECORD, EVENT)
     for name, blocks in (("none", []), ("empty", [(torch.zeros(0, 1, 3), torch.zeros(0, dtype=torch.int64))])):
-        released = mechanism.release(name, blocks, slots=5, width=3)
+        released = mechanism.answer(name, blocks, slots=5, width=3)
         assert released.counts is not None
         assert (released.sums != 0).all()
         assert (released.counts != 0).all()
@@ -154,7 +154,7 @@ def test_the_line_is_on_the_disk_before_the_noise_is_drawn(
 
     monkeypatch.setattr(Streams, "words", words)
     with pytest.raises(KeyboardInterrupt):
-        mechanism.release("step 1", [records()], slots=5, width=3)
+        mechanism.answer("step 1", [records()], slots=5, width=3)
     _, entries, _ = read_ledger(mechanism.ledger.path)
     assert [(entry.name, entry.event) for entry in entries] == [("step 1", EVENT)]
 
@@ -162,7 +162,7 @@ def test_the_line_is_on_the_disk_before_the_noise_is_drawn(
 def test_every_release_is_a_line(make_mechanism: MakeMechanism) -> None:
     mechanism = make_mechanism(RECORD, EVENT)
     for step in range(5):
-        mechanism.release(f"step {step}", [records()], slots=5, width=3)
+        mechanism.answer(f"step {step}", [records()], slots=5, width=3)
     _, entries, _ = read_ledger(mechanism.ledger.path)
     assert [entry.name for entry in entries] == [f"step {step}" for step in range(5)]
 
@@ -184,7 +184,7 @@ def test_nothing_is_released_when_the_ledger_cannot_be_written(
     monkeypatch.setattr(Streams, "words", words)
     monkeypatch.setattr("gswgan.privacy.storage.os.fsync", full_disk)
     with pytest.raises(OSError, match="no space"):
-        mechanism.release("step 1", [], slots=1, width=1)
+        mechanism.answer("step 1", [], slots=1, width=1)
     assert drawn == []
 
 
@@ -201,7 +201,7 @@ def test_a_block_of_another_shape_is_refused_and_not_recorded(
 ) -> None:
     mechanism = make_mechanism(RECORD, EVENT)
     with pytest.raises(PrivacyError):
-        mechanism.release("a", [(rows, slot)], slots=5, width=3)
+        mechanism.answer("a", [(rows, slot)], slots=5, width=3)
     assert mechanism.ledger.entries == []
 
 
@@ -209,9 +209,9 @@ def test_several_rows_cannot_share_a_slot(make_mechanism: MakeMechanism) -> None
     """Rows of one contribution in one slot could add up to more than clip_norm sqrt(rows)."""
     mechanism = make_mechanism(Contribution(clip_norm=1.0, rows=4), Gaussian(noise_std=1.0, sensitivity=4.0))
     with pytest.raises(PrivacyError):
-        mechanism.release("a", [(torch.zeros(1, 4, 3), None)], slots=2, width=3)
+        mechanism.answer("a", [(torch.zeros(1, 4, 3), None)], slots=2, width=3)
     with pytest.raises(PrivacyError):
-        mechanism.release("a", [(torch.zeros(1, 4, 3), torch.tensor([0]))], slots=4, width=3)
+        mechanism.answer("a", [(torch.zeros(1, 4, 3), torch.tensor([0]))], slots=4, width=3)
 
 
 def test_the_key_of_another_plan_is_refused(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_recorded_event_is_the_one_of_the_mechanism(
     make_mechanism: MakeMechanism, event: Gaussian | Sampled | DrawnOne
 ) -> None:
     mechanism = make_mechanism(RECORD, event)
-    mechanism.release("a", [], slots=1, width=1)
+    mechanism.answer("a", [], slots=1, width=1)
     assert [entry.event for entry in mechanism.ledger.entries] == [event]
 
 

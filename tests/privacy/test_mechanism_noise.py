@@ -26,7 +26,7 @@ def has_scale(noise: Array, noise_std: float) -> None:
 def test_noise_has_its_scale_and_not_two_thirds_or_three_halves_of_it(
     make_mechanism: MakeMechanism, noise_std: float, clip_norm: float
 ) -> None:
-    noise = make_mechanism(*plain(noise_std, clip_norm)).release("a", [], slots=4, width=5000).sums
+    noise = make_mechanism(*plain(noise_std, clip_norm)).answer("a", [], slots=4, width=5000).sums
     has_scale(noise, noise_std)
     for wrong in (2 / 3, 3 / 2):
         with pytest.raises(AssertionError):
@@ -39,7 +39,7 @@ def test_noise_is_added_to_the_sum_and_to_the_counts(make_mechanism: MakeMechani
     mechanism = make_mechanism(contribution, Gaussian(noise_std=noise_std, sensitivity=2 * clip_norm))
     rows = torch.full((100, 1, 4), 0.1, dtype=torch.float64)
     slot = torch.arange(100) % 5000
-    released = mechanism.release("a", [(rows, slot)], slots=5000, width=4)
+    released = mechanism.answer("a", [(rows, slot)], slots=5000, width=4)
     assert released.counts is not None
     truth = np.zeros((5000, 4))
     truth[:100] = 0.1
@@ -61,7 +61,7 @@ def has_full_resolution(draws: Array) -> None:
 
 
 def test_noise_has_the_resolution_of_a_double_and_single_precision_has_not(make_mechanism: MakeMechanism) -> None:
-    noise = make_mechanism(*plain(250.0)).release("a", [], slots=1, width=200_000).sums
+    noise = make_mechanism(*plain(250.0)).answer("a", [], slots=1, width=200_000).sums
     assert noise.dtype == np.float64
     has_full_resolution(noise.ravel() / 250.0)
     single = torch.randn(200_000, generator=torch.Generator().manual_seed(1)).numpy().astype(np.float64)
@@ -81,7 +81,7 @@ def test_the_tail_reaches_as_deep_as_the_words_allow(
     ends = []
     for word in (0, 1):  # the last bit is the sign
         monkeypatch.setattr(Streams, "words", lambda _, count, *__, w=word: np.full(count, w, dtype=np.uint64))
-        noise = mechanism.release(f"word {word}", [], slots=1, width=3).sums
+        noise = mechanism.answer(f"word {word}", [], slots=1, width=3).sums
         reaches_deep(noise)
         ends.append(float(noise[0, 0]))
     assert ends[0] * ends[1] < 0
@@ -103,7 +103,7 @@ def test_the_tail_has_no_holes(make_mechanism: MakeMechanism, monkeypatch: pytes
         return original(self, count, *name) if "more bits" in name else np.full(count, tail, dtype=np.uint64)
 
     monkeypatch.setattr(Streams, "words", words)
-    noise = make_mechanism(*plain(25.0)).release("a", [], slots=1, width=100).sums
+    noise = make_mechanism(*plain(25.0)).answer("a", [], slots=1, width=100).sums
     assert len(np.unique(noise)) > 90
 
 
@@ -111,7 +111,7 @@ def test_released_values_lie_on_the_grid(make_mechanism: MakeMechanism) -> None:
     """Sum and noise are both multiples of clip_norm 2^-26, so no low-order bit tells them apart."""
     mechanism = make_mechanism(*plain(1.0))
     rows = torch.rand(50, 1, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 7
-    steps = mechanism.release("a", [(rows, None)], slots=1, width=40).sums * 2.0**26
+    steps = mechanism.answer("a", [(rows, None)], slots=1, width=40).sums * 2.0**26
     assert (steps == np.rint(steps)).all()
     assert len(set((steps.astype(np.int64) % 16).ravel().tolist())) > 8  # and not of something coarser
 
@@ -124,14 +124,14 @@ def uncorrelated(one: Array, two: Array) -> None:
 
 def test_noise_is_independent_over_coordinates_steps_attempts_plans_and_keys(make_mechanism: MakeMechanism) -> None:
     mechanism = make_mechanism(*plain())
-    first = mechanism.release("step 1", [], slots=100, width=100).sums
+    first = mechanism.answer("step 1", [], slots=100, width=100).sums
     rows = torch.full((1, 1, 100), 1e-3)
-    again = mechanism.release("step 1", [(rows, None)], slots=100, width=100).sums  # another sum: another attempt
+    again = mechanism.answer("step 1", [(rows, None)], slots=100, width=100).sums  # another sum: another attempt
     others = [
-        mechanism.release("step 2", [], slots=100, width=100).sums,
+        mechanism.answer("step 2", [], slots=100, width=100).sums,
         again,
-        make_mechanism(*plain(), folder="b", context="other").release("step 1", [], slots=100, width=100).sums,
-        make_mechanism(*plain(), folder="c", secret=b"k" * 32).release("step 1", [], slots=100, width=100).sums,
+        make_mechanism(*plain(), folder="b", context="other").answer("step 1", [], slots=100, width=100).sums,
+        make_mechanism(*plain(), folder="c", secret=b"k" * 32).answer("step 1", [], slots=100, width=100).sums,
     ]
     for other in others:
         uncorrelated(first, other)
@@ -143,15 +143,15 @@ def test_noise_is_independent_over_coordinates_steps_attempts_plans_and_keys(mak
 
 def test_two_observers_never_share_noise(make_mechanism: MakeMechanism) -> None:
     """The same name at two scales for two observers who talk to each other: the difference must not be the sum."""
-    public = make_mechanism(*plain(1.0)).release("a", [], slots=1, width=1000).sums
-    server = make_mechanism(*plain(2.0), observer="server").release("a", [], slots=1, width=1000).sums
+    public = make_mechanism(*plain(1.0)).answer("a", [], slots=1, width=1000).sums
+    server = make_mechanism(*plain(2.0), observer="server").answer("a", [], slots=1, width=1000).sums
     uncorrelated(public, server)
 
 
 def test_the_same_key_name_and_sum_give_the_same_bytes(make_mechanism: MakeMechanism) -> None:
     rows = torch.rand(10, 1, 20, generator=torch.Generator().manual_seed(3))
-    one = make_mechanism(*plain(), folder="a").release("x", [(rows, None)], slots=1, width=20).sums
-    two = make_mechanism(*plain(), folder="b").release("x", [(rows, None)], slots=1, width=20).sums
+    one = make_mechanism(*plain(), folder="a").answer("x", [(rows, None)], slots=1, width=20).sums
+    two = make_mechanism(*plain(), folder="b").answer("x", [(rows, None)], slots=1, width=20).sums
     assert one.tobytes() == two.tobytes()
-    other = make_mechanism(*plain(), folder="c").release("y", [(rows, None)], slots=1, width=20).sums
+    other = make_mechanism(*plain(), folder="c").answer("y", [(rows, None)], slots=1, width=20).sums
     assert not (one == other).any()

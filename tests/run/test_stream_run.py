@@ -118,7 +118,7 @@ def image_folder(root: Path, *, names: str = "{label}-{index:03}.png") -> Path:
 
 def test_a_file_in_another_class_folder_is_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bytes in the same order, one label changed: for the run that is bound to it and for a budget's mark."""
-    monkeypatch.setattr(data_files, "MANY_FILES", 50)
+    monkeypatch.setattr(data_files, "MAX_FILES_IN_MEMORY", 50)
     root = image_folder(tmp_path / "set")
     before = open_stream(root)
     assert before is not None
@@ -129,7 +129,7 @@ def test_a_file_in_another_class_folder_is_other_data(tmp_path: Path, monkeypatc
     (root / "class 0" / "0-000.png").rename(root / "class 3" / "0-000.png")
     after = open_stream(root)
     assert after is not None
-    assert [path.name for path, _ in after.shards.files()] == [path.name for path, _ in before.shards.files()]
+    assert [path.name for path, _ in after.files.paths()] == [path.name for path, _ in before.files.paths()]
     assert data_digest(after, b"key") != first
     with pytest.raises(RunError, match="data that this run began with"):
         folder.bind_data(after, folder.secret(plan))

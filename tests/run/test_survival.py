@@ -71,7 +71,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def released(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """The distinct arrays that left the mechanism, by the name of their release, over all lives of a run."""
     seen: dict[str, set[str]] = {}
-    original = GaussianMechanism.release
+    original = GaussianMechanism.answer
 
     def release(self: GaussianMechanism, name: str, *rest: object, **options: object) -> object:
         result = original(self, name, *rest, **options)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
         seen.setdefault(name, set()).add(hashlib.sha256(result.sums.tobytes() + counts).hexdigest())
         return result
 
-    monkeypatch.setattr(GaussianMechanism, "release", release)
+    monkeypatch.setattr(GaussianMechanism, "answer", release)
     return seen
 
 

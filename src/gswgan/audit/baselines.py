@@ -112,7 +112,7 @@ def _opinion(images: Tensor) -> Tensor:
 def _plant_gradients(gradients: Any, records_loss: Any) -> Watch:
     """Plant the gradients of records, and watch what the barrier lets out."""
     direction = _alternating(gradients.width)
-    release, seen = gradients.release, Watch(direction.double().numpy(), gradients.mechanism.event)
+    release, seen = gradients.answer, Watch(direction.double().numpy(), gradients.mechanism.event)
 
     def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
         said = _opinion(images) if loss is records_loss else torch.zeros(len(images))
@@ -123,7 +123,7 @@ def _plant_gradients(gradients: Any, records_loss: Any) -> Watch:
         seen.see(found.double().numpy() * gradients.expected)
         return found
 
-    gradients.rows, gradients.release = rows, watched
+    gradients.rows, gradients.answer = rows, watched
     return seen
 
 
@@ -152,14 +152,14 @@ def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> 
     critic.features = _PlantedFeatures(critic.features, direction)
     critic.prepare(data)
     mechanism = critic._batches
-    release, seen = mechanism.release, Watch(direction.double().numpy(), mechanism.event)
+    release, seen = mechanism.answer, Watch(direction.double().numpy(), mechanism.event)
 
     def watched(*args: Any, **options: Any) -> Any:
         found = release(*args, **options)
         seen.see(found.sums[0])  # all records are of the first class
         return found
 
-    mechanism.release = watched
+    mechanism.answer = watched
     for step in range(steps):
         critic.learn(step, _BlankFakes(plan.facts))
     return seen
@@ -212,14 +212,14 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
 
 def _opinion_of_shard(teachers: Any, number: int) -> float:
     """The strongest opinion among the records of a teacher."""
-    own = teachers.shards.table[number, : int(teachers.shards.sizes[number])]
-    said = _opinion(teachers._images[own].to(torch.float32) / 255)
+    own = teachers.partitions.table[number, : int(teachers.partitions.sizes[number])]
+    said = _opinion(teachers.images[own].to(torch.float32) / 255)
     return float(said[said.abs().argmax()])
 
 
 def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
     """The changed teacher moves one vote from the second option to the first, in every question."""
-    release, ballot = mechanism.release, mechanism.ballot
+    release, ballot = mechanism.answer, mechanism.ballot
     shape = (ballot.questions,) if ballot.largest else (ballot.questions, ballot.options)
     middle, towards = np.zeros(shape), np.zeros(shape)
     if ballot.largest:
@@ -233,7 +233,7 @@ def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
         seen.see(found)
         return found
 
-    mechanism.release = watched
+    mechanism.answer = watched
     return seen
 
 

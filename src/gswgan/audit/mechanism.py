@@ -115,7 +115,7 @@ def audit_method(
     if isinstance(plan.critic, RefinedSettings):
         raise AuditError(
             "preset", plan.preset, "a preset whose real runs the audit knows how to plant a gradient in",
-            "Pass --preset kernel or ensemble. Preset refined is not audited yet (docs/refined.md).",
+            "Pass --preset kernel or ensemble. Preset refined is not audited yet (docs/methods.md).",
         )  # fmt: skip
     tie = None
     if isinstance(plan.critic, KernelSettings):

@@ -17,7 +17,7 @@ from gswgan.report.page import Page, render, strip_uri
 from gswgan.report.private_charts import title
 from gswgan.run.folder import find_release, read_json
 
-ROWS, MAX_CLASSES = 3, 10
+ROWS, MAX_SHOWN_CLASSES = 3, 10
 """Of a method's samples: one image of each class, so many times."""
 
 COLOURS, MARKS, DASHES = (BLUE, ORANGE, GREEN, INK), ("o", "s", "D", "^", "v"), ("-", "--", ":")
@@ -59,8 +59,8 @@ def _note(guarantees: Mapping[str, str]) -> str:
 
 def _draw(run: Path) -> list[np.ndarray]:
     """Strips with an image of each class (the first of them), drawn at random and not chosen."""
-    kept = read_json(find_release(run).model, "the model.json of a run")["labels"][:MAX_CLASSES]
-    kept = kept * (MAX_CLASSES if len(kept) == 1 else 1)
+    kept = read_json(find_release(run).model, "the model.json of a run")["labels"][:MAX_SHOWN_CLASSES]
+    kept = kept * (MAX_SHOWN_CLASSES if len(kept) == 1 else 1)
     images, _ = load(run, device="cpu").sample(ROWS * len(kept), np.tile(kept, ROWS), seed=0)
     return np.split(images, ROWS)
 

@@ -24,8 +24,8 @@ from gswgan.errors import DataError, PlanError, RunError
 from gswgan.evaluation.cache import is_public
 from gswgan.evaluation.classifiers import FAST, check
 from gswgan.evaluation.evaluate import duration, evaluate
-from gswgan.evaluation.metrics import Request, Scene
-from gswgan.evaluation.references import find_places
+from gswgan.evaluation.metrics import EvaluationSetup, Request
+from gswgan.evaluation.references import reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
 from gswgan.methods import make_plan
@@ -85,7 +85,7 @@ def benchmark(
         inception_weights=inception_weights,
     )
     _make_private(root)
-    stage = {train.name: _scene(train, test, root, request, samples) for train, test in data}
+    stage = {train.name: _setup(train, test, root, request, samples) for train, test in data}
     if len(stage) < len(data) or not data:
         raise DataError("data", [train.name for train, _ in data], "data sets of different names, at least one")
     everything = [_Job(cell, RunFolder(cell.folder(root)), stage[cell.data])
@@ -136,10 +136,14 @@ def _make_private(root: Path) -> None:
         ) from wrong
 
 
-def _scene(train: ImageData, test: ImageData | None, root: Path, request: Request, samples: int | None) -> Scene:
+def _setup(
+    train: ImageData, test: ImageData | None, root: Path, request: Request, samples: int | None
+) -> EvaluationSetup:
     usual = TINY_SAMPLES if train.image_size <= TINY else SAMPLES
     size = check_whole("samples", usual if samples is None else samples, PER_CLASS * train.classes, 10_000_000)
-    return Scene(train=train, test=test, places=find_places(train, test, root), request=request, samples=size)
+    return EvaluationSetup(
+        train=train, test=test, places=reference_folders(train, test, root), request=request, samples=size
+    )
 
 
 def _in_words(wrong: Exception) -> str:
@@ -152,7 +156,7 @@ class _Job:
 
     cell: Cell
     folder: RunFolder
-    scene: Scene
+    setup: EvaluationSetup
 
     @property
     def state(self) -> Path:
@@ -162,14 +166,14 @@ class _Job:
     @property
     def checksums(self) -> list[str | None]:
         """Of the data."""
-        return list(self.scene.places.checksums)
+        return list(self.setup.places.checksums)
 
     @property
     def asked(self) -> dict[str, Any]:
         """What the figures depend on besides the run."""
-        request = self.scene.request
+        request = self.setup.request
         return {
-            "samples": self.scene.samples,
+            "samples": self.setup.samples,
             "metrics": list(request.metrics),
             "classifiers": list(request.classifiers),
         }
@@ -194,7 +198,7 @@ class _Job:
 
     def train(self, note: Note, clock: Clock, warned: set[str]) -> bool:
         """Make the run or go on with it; False if it was interrupted."""
-        train, device, cell = self.scene.train, self.scene.request.device, self.cell
+        train, device, cell = self.setup.train, self.setup.request.device, self.cell
         if self.read().get("trained"):
             return True
         if self.folder.is_vacant():
@@ -236,16 +240,16 @@ class _Job:
 
     def measure(self, clock: Clock) -> None:
         """Draw a set with the cell's seed and hold it against the real data; figures that are there stay."""
-        train, size = self.scene.train, self.scene.samples
-        scene = replace(self.scene, request=replace(self.scene.request, seeds=(self.cell.seed,)))
+        train, size = self.setup.train, self.setup.samples
+        setup = replace(self.setup, request=replace(self.setup.request, seeds=(self.cell.seed,)))
         checksum = hashlib.sha256(self.folder.generator.read_bytes()).hexdigest()
-        results = Results(self.folder.private / "evaluation.json", scene.basis(checksum))
-        model = load(self.folder.root, device=str(scene.request.device))
+        results = Results(self.folder.private / "evaluation.json", setup.basis(checksum))
+        model = load(self.folder.root, device=str(setup.request.device))
         evaluate(
-            lambda seed: make_synthetic(*model.sample(size, seed=seed), train, name="run"), scene, results,
+            lambda seed: make_synthetic(*model.sample(size, seed=seed), train, name="run"), setup, results,
             progress=lambda what, done, total: clock.tell(what, done / total if total else 1.0),
         )  # fmt: skip
-        seed, request = str(self.cell.seed), scene.request
+        seed, request = str(self.cell.seed), setup.request
         wanted = {*request.metrics, *(f"classifiers.{name}" for name in request.classifiers)}
         values = {name: found[seed] for name, found in results.values.items() if name in wanted and seed in found}
         real = {name: value for name, value in results.real.items() if name in wanted}

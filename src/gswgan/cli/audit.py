@@ -28,7 +28,7 @@ def audit(
 
     Worst-case neighbours go many times through runs as `gswgan train` makes them (made images, nobody's data). How
     well the best distinguisher tells them apart is a lower bound on epsilon at 95 % confidence. A bound above the
-    claim refutes it. A bound below proves nothing by itself: the argument in docs/privacy.md does.
+    claim refutes it. A bound below proves nothing by itself: the argument in docs/proof.md does.
     """
     import torch
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from gswgan.data import ImageData
-    from gswgan.evaluation.debugging import Sieve
+    from gswgan.evaluation.debugging import SuspicionRule
     from gswgan.plan.facts import Facts
     from gswgan.plan.plan import Plan
 
@@ -70,11 +70,11 @@ def debug(
         return
     assert out is not None
     faulty, where = with_bug(images, seed=seed), pick_device(device)
-    sieve = _sieve(out, public, where)
-    console.print(f"suspected: below an accuracy of {sieve.threshold:.3f}, fixed on {public}")
-    for group, part in sieve.parts(faulty).items():
+    rule = _suspicion_rule(out, public, where)
+    console.print(f"suspected: below an accuracy of {rule.threshold:.3f}, fixed on {public}")
+    for group, part in rule.parts(faulty).items():
         _train(out / group, plan, part, where)
-    found = write_page(out, plan, threshold=sieve.threshold, public=public)
+    found = write_page(out, plan, threshold=rule.threshold, public=public)
     for group in GROUPS:
         console.print(f"{group + ':':12} {found['bright_share'][group]:.3f} of the images have a bright background")
     console.print(f"page:        {out / 'debug.html'}")
@@ -96,27 +96,27 @@ def _plan(facts: Facts, method: str, preset: str | None, *, rate: float | None, 
     return make_federated_plan(facts, **given)  # type: ignore[arg-type]
 
 
-def _sieve(out: Path, public: str, device: torch.device) -> Sieve:
+def _suspicion_rule(out: Path, public: str, device: torch.device) -> SuspicionRule:
     """The public classifier and its threshold: kept in the folder, or made."""
     from gswgan.data import load_data
-    from gswgan.evaluation.debugging import Sieve, fit_sieve
-    from gswgan.evaluation.reference_classifier import Judge
+    from gswgan.evaluation.debugging import SuspicionRule, fit_suspicion_rule
+    from gswgan.evaluation.reference_classifier import ReferenceClassifier
     from gswgan.privacy.storage import make_folder
     from gswgan.run.folder import read_json, write_json
 
-    judge, facts = out / "public.safetensors", out / "public.json"
+    classifier, facts = out / "public.safetensors", out / "public.json"
     if facts.exists():
         known = read_json(facts, "the public.json of a debugging run")
         if known["public"] != public:
             raise RunError("public", public, f"{known['public']}, as this folder was begun with")
-        return Sieve(Judge.load(judge, device), float(known["threshold"]))
+        return SuspicionRule(ReferenceClassifier.load(classifier, device), float(known["threshold"]))
     console.print(f"learning a classifier from {public}")
     name, _, split = public.partition(":")
-    sieve = fit_sieve(load_data(name, split=split or "train"), device=device)
+    rule = fit_suspicion_rule(load_data(name, split=split or "train"), device=device)
     make_folder(out)
-    sieve.judge.save(judge)
-    write_json(facts, {"public": public, "threshold": sieve.threshold})
-    return sieve
+    rule.classifier.save(classifier)
+    write_json(facts, {"public": public, "threshold": rule.threshold})
+    return rule
 
 
 def _train(place: Path, plan: Plan, data: ImageData, device: torch.device) -> None:

@@ -66,8 +66,8 @@ def evaluate(
     from gswgan.api import pick_device
     from gswgan.evaluation.classifiers import check
     from gswgan.evaluation.evaluate import evaluate as measure
-    from gswgan.evaluation.metrics import METRICS, Request, Scene
-    from gswgan.evaluation.references import find_places
+    from gswgan.evaluation.metrics import METRICS, EvaluationSetup, Request
+    from gswgan.evaluation.references import reference_folders
     from gswgan.evaluation.result import Results
 
     errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
@@ -86,14 +86,14 @@ def evaluate(
     draw, samples, identity = given.synthetic(train, samples, device)
     if train_size is not None and train_size > min(samples, train.n):
         raise DataError("train-size", train_size, f"at most {min(samples, train.n)}, the smaller of the two sets")
-    places = find_places(train, test, given.run)
-    scene = Scene(train=train, test=test, places=places, request=request, samples=samples)
-    results = Results(given.keep(), scene.basis(identity))
+    places = reference_folders(train, test, given.run)
+    setup = EvaluationSetup(train=train, test=test, places=places, request=request, samples=samples)
+    results = Results(given.keep(), setup.basis(identity))
     if results.path is None:
         errors.print("Nothing is kept: figures on real data do not belong into a release.")
     try:
         with work_bar(errors) as (note, progress):
-            summary = measure(draw, scene, results, note=note, progress=progress)
+            summary = measure(draw, setup, results, note=note, progress=progress)
     except KeyboardInterrupt:
         errors.print(f"stopped; the same command goes on. So far: {results.path or 'nothing is kept'}")
         raise typer.Exit(130) from None

@@ -73,7 +73,8 @@ def simulate(
     min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    judge: Annotated[Path | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
+    reference_classifier: Annotated[Path | None, typer.Option(
+        help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     preset: Preset = "kernel",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
@@ -109,8 +110,8 @@ def simulate(
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size}
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     where |= {"min_records": min_records, "accuracy": accuracy}
-    where["judge"] = None if judge is None else str(judge.absolute())
-    if clients is not None and (min_records, accuracy, judge) != (None, None, None):
+    where["reference_classifier"] = None if reference_classifier is None else str(reference_classifier.absolute())
+    if clients is not None and (min_records, accuracy, reference_classifier) != (None, None, None):
         raise PlanError("clients", clients, "real persons to choose from", "Leave --min-records and --accuracy out.")
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
     images = split_data(where, spread)
@@ -296,6 +297,6 @@ def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
 
 def tell(folder: RunFolder) -> None:
     """What a finished run has made, and what is guaranteed to whom."""
-    from gswgan.cli.explain import outcome_to_each
+    from gswgan.report.explain import outcome_to_each
 
     console.print(outcome_to_each(folder), markup=False)

@@ -52,11 +52,11 @@ def outlook(plan: Plan) -> str:
 
 
 def advice(plan: Plan) -> str:
-    """Which critic and why, on at most six lines; docs/choosing.md explains the figures."""
+    """Which critic and why, on at most six lines; docs/methods.md explains the figures."""
     if importlib.util.find_spec("dp_accounting") is None:  # a saved plan can be shown without it
         return "which critic: to compare them, install dp-accounting"
     if plan.sums.shards is None and not plan.critic.can_stream:
-        return "which critic: the kernel critic first, then a denoiser: docs/refined.md says what that was seen to buy"
+        return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
     how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
     if plan.claimed is None:  # the paper's run is for comparison
@@ -73,7 +73,7 @@ def advice(plan: Plan) -> str:
         lines.append("  " + _beyond(found))
     if found.is_loud:
         lines.append("  " + _loud(found))
-    return "\n".join([*lines, "  how to read this: docs/choosing.md"])
+    return "\n".join([*lines, "  how to read this: docs/methods.md"])
 
 
 def _figure(value: float) -> str:

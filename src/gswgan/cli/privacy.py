@@ -104,7 +104,7 @@ def calibrate(
 @app.command()
 def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")]) -> None:
     """What the guarantee of a run means in plain words, what it covers and what not."""
-    from gswgan.cli.explain import explanation
+    from gswgan.report.explain import explanation
     from gswgan.run.folder import find_release
 
     console.print(explanation(find_release(run).plan(), _account_run(run)))

@@ -9,7 +9,12 @@ from gswgan.errors import DataError
 if TYPE_CHECKING:
     from gswgan.data import ImageData, ImageStream
 
-EVERYBODY: dict[str, None] = {"group_by": None, "min_records": None, "accuracy": None, "judge": None}
+NO_CHOICE_OF_PERSONS: dict[str, None] = {
+    "group_by": None,
+    "min_records": None,
+    "accuracy": None,
+    "reference_classifier": None,
+}
 """Laid over what a run remembers: the same source without persons that were named, and without a choice of them."""
 
 
@@ -17,7 +22,7 @@ def load_data(
     *,
     min_records: int | None = None,
     accuracy: str | None = None,
-    judge: str | None = None,
+    reference_classifier: str | None = None,
     split: str = "train",
     **where: Any,
 ) -> ImageData:
@@ -32,7 +37,7 @@ def load_data(
     data = load_all(split=split, **where)
     if split != "train":
         return data
-    data = choose_clients(data, min_records=min_records, accuracy=accuracy, judge=judge)
+    data = choose_clients(data, min_records=min_records, accuracy=accuracy, reference_classifier=reference_classifier)
     if not data.n:
         raise DataError("clients", "none that belongs", "at least one", "Loosen --min-records or --accuracy.")
     return data
@@ -44,7 +49,7 @@ def open_data(**where: Any) -> ImageData | ImageStream:
     from gswgan.data.sources import NAMES
 
     wanted = {name: where[name] for name in ("spec", "classes", "image_size", "channels", "labels") if name in where}
-    by_person = any(where.get(name) is not None for name in EVERYBODY)
+    by_person = any(where.get(name) is not None for name in NO_CHOICE_OF_PERSONS)
     stream = None if by_person or where["spec"] in ("", *NAMES) else open_stream(**wanted)
     return load_data(**where) if stream is None else stream
 
@@ -53,7 +58,7 @@ def load_held_out(train: ImageData, test_data: str | None = None, **where: Any) 
     """What is held out of the source that `train` came from, or of `test_data`; None where there is nothing."""
     from gswgan.data.sources import NAMES
 
-    where |= EVERYBODY
+    where |= NO_CHOICE_OF_PERSONS
     try:
         test = load_data(**where | {"spec": test_data or where["spec"]}, split="test")
     except DataError:

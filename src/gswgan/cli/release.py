@@ -51,10 +51,10 @@ def verify(
 
     Epsilon is computed again from the ledger. Without --digest, a release that somebody rebuilt as a whole passes.
     """
-    from gswgan.cli.explain import explanation
     from gswgan.privacy.accountant import NOT_RECOMPUTED
     from gswgan.release.verify import UNSEEN
     from gswgan.release.verify import verify as look
+    from gswgan.report.explain import explanation
 
     if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest) is None:
         raise RunError("digest", digest[:80], "64 hexadecimal digits", "Copy all of it, or leave --digest out.")

@@ -49,9 +49,9 @@ def run_with_progress(
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
     from gswgan.api import pick_device
-    from gswgan.cli.explain import outcome
     from gswgan.cli.plan_text import describe
     from gswgan.cli.ranks import ranks_of
+    from gswgan.report.explain import outcome
     from gswgan.run.loop import run
 
     plan, place = folder.plan(), pick_device(device)
@@ -74,7 +74,7 @@ def run_with_progress(
 def show_private_score(folder: RunFolder) -> None:
     """What real held-out data says of the generator: not for release."""
     from gswgan.api import load
-    from gswgan.cli.real_data import EVERYBODY, load_data
+    from gswgan.cli.real_data import NO_CHOICE_OF_PERSONS, load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
     from gswgan.run.folder import read_json
@@ -83,7 +83,7 @@ def show_private_score(folder: RunFolder) -> None:
         told = read_json(folder.left_out, "left_out.json")
         console.print(f"PRIVATE: {told['left_out']} of {told['records']} records are no image of a known class.")
     try:
-        test = load_data(**folder.remembered_source() | EVERYBODY, split="test")
+        test = load_data(**folder.remembered_source() | NO_CHOICE_OF_PERSONS, split="test")
     except DataError:
         console.print("PRIVATE: this data has no held-out part to test on.")
         return

@@ -27,7 +27,7 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 def train(
     data: Annotated[str | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), a "
-        "folder of .parquet or .npz shards of any size, or a folder with a subfolder of images for each class. By "
+        "folder of .parquet or .npz files of any size, or a folder with a subfolder of images for each class. By "
         "person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with a folder of classes for "
         "each client.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
@@ -48,10 +48,11 @@ def train(
     min_records: Annotated[int | None, typer.Option(
         help="Leave out persons with fewer records.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(metavar="FROM..TO",
-        help="Leave out persons at whose records --judge is outside (the paper: 0.939..1, or 0..0.882).",
+        help="Leave out persons at whose records --reference-classifier is outside (the paper: 0.939..1, or 0..0.882).",
         rich_help_panel=_DATA)] = None,
-    judge: Annotated[Path | None, typer.Option(
-        help="The file of a classifier trained on public data (`gswgan judge`).", rich_help_panel=_DATA)] = None,
+    reference_classifier: Annotated[Path | None, typer.Option(
+        help="The file of a classifier trained on public data (`gswgan reference-classifier`).",
+        rich_help_panel=_DATA)] = None,
     epsilon: Annotated[float | None, typer.Option(
         help="Target epsilon; the noise is calibrated to it. Default: the preset's, 10.",
         rich_help_panel=_GUARANTEE)] = None,
@@ -166,7 +167,7 @@ def train(
     where["channels"] = channels
     where["group_by"] = None if group_by is None else str(group_by.absolute())
     where |= {"min_records": min_records, "accuracy": accuracy}
-    where["judge"] = None if judge is None else str(judge.absolute())
+    where["reference_classifier"] = None if reference_classifier is None else str(reference_classifier.absolute())
     if resume is not None:
         folder = RunFolder(resume)
         if not folder.model.is_file():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gswgan.critics import dp_sgd
 from gswgan.critics.discriminator import Convolution
 from gswgan.critics.dp_sgd import RecordGradients
-from gswgan.critics.ensemble.warm_start import Stopped
+from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
 from gswgan.privacy import Contribution, Sampled
@@ -91,6 +91,6 @@ def train(
     for update in range(settings.releases):
         if stopped():
             raise Stopped
-        dp_sgd.descend(adam, autoencoder, gradients.release(f"auto-encoder update {update}", rows))
+        dp_sgd.descend(adam, autoencoder, gradients.answer(f"auto-encoder update {update}", rows))
         for group in adam.param_groups:  # down in a line: the last steps average the noise
             group["lr"] = settings.learning_rate * (1 - (update + 1) / settings.releases)

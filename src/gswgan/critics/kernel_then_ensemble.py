@@ -1,7 +1,7 @@
 """An ensemble that does not start from nothing: the kernel critic leads first, with a part of the budget.
 
 Where records are few for so many critics, a gradient of theirs is mostly noise, and most steps would go into what
-one release of the kernel critic gives at once (docs/ensemble.md). After `steps` steps the critics take over: all of
+one release of the kernel critic gives at once (docs/methods.md). After `steps` steps the critics take over: all of
 them first learn against the generator as it is then, which stays with them and costs nothing, and then as ever.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.distributed import SpreadEnsemble
+from gswgan.critics.ensemble.distributed import DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.critic import KernelCritic
@@ -54,10 +54,10 @@ class KernelThenEnsemble(Critic):
     """The kernel critic for the first steps, the ensemble for those that follow."""
 
     def __init__(
-        self, settings: KernelThenEnsembleSettings, kernel: KernelCritic, ensemble: Ensemble | SpreadEnsemble
+        self, settings: KernelThenEnsembleSettings, kernel: KernelCritic, ensemble: Ensemble | DistributedEnsemble
     ) -> None:
         self.settings, self.kernel, self.ensemble = settings, kernel, ensemble
-        self._now: KernelCritic | Ensemble | SpreadEnsemble = kernel
+        self._now: KernelCritic | Ensemble | DistributedEnsemble = kernel
 
     @property
     def can_be_captured(self) -> bool:

@@ -20,7 +20,7 @@ from gswgan.errors import DataError
 MAX_CLIENTS = 100_000
 _STREAM = int.from_bytes(b"dirichlet", "big")  # the same seed gives other numbers to other purposes
 
-Judge = Callable[[np.ndarray, np.ndarray], float]
+Accuracy = Callable[[np.ndarray, np.ndarray], float]
 """Accuracy of a classifier trained on public data, on images (uint8 [n, channels, side, side]) with labels."""
 
 
@@ -59,31 +59,34 @@ def keep_clients(
     *,
     min_records: int = 1,
     accuracy: tuple[float, float] | None = None,
-    judge: Judge | None = None,
+    accuracy_of: Accuracy | None = None,
 ) -> ImageData:
-    """Leave out the records of clients with fewer than `min_records`, or at which `judge` is outside `accuracy`.
+    """Leave out the records of clients with fewer than `min_records`, or whose `accuracy_of` is outside `accuracy`.
 
     The bounds belong to the range. The paper's (appendix) are 0.939 and 1 for sample quality (866 of its 3400 users),
-    0 and 0.882 for clients suspected of a bug (2136). They must be chosen, and the judge trained, without the protected
-    data. The list of clients and `public_records` stay as they were.
+    0 and 0.882 for clients suspected of a bug (2136). They must be chosen, and the classifier trained, without the
+    protected data. The list of clients and `public_records` stay as they were.
     """
     if not isinstance(min_records, int) or isinstance(min_records, bool) or min_records < 1:
         raise DataError("min_records", min_records, "a whole number of at least 1", "Pass --min-records 20, say.")
-    if (accuracy is None) != (judge is None):
+    if (accuracy is None) != (accuracy_of is None):
         raise DataError(
-            "accuracy", accuracy, "a range with a public classifier to measure it", "Pass both --accuracy and --judge."
+            "accuracy",
+            accuracy,
+            "a range with a public classifier to measure it",
+            "Pass both --accuracy and --reference-classifier.",
         )
     if accuracy is not None and not 0.0 <= accuracy[0] <= accuracy[1] <= 1.0:
         raise DataError("accuracy", accuracy, "a range within 0 to 1", "Pass --accuracy 0.939..1, say.")
-    if judge is not None and data.labels is None:
+    if accuracy_of is not None and data.labels is None:
         raise DataError("accuracy", accuracy, "data with labels", "Leave --accuracy out.")
 
     def belongs(mine: ImageData) -> bool:
         if mine.n < min_records:
             return False
-        if accuracy is None or judge is None or mine.labels is None:
+        if accuracy is None or accuracy_of is None or mine.labels is None:
             return True
-        return accuracy[0] <= judge(mine.images, mine.labels) <= accuracy[1]
+        return accuracy[0] <= accuracy_of(mine.images, mine.labels) <= accuracy[1]
 
     return without_records(data, np.array([belongs(mine) for _, mine in clients(data)]))
 

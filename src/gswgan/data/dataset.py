@@ -12,8 +12,8 @@ from gswgan.data.resize import check_image_size, check_square, fit_square
 from gswgan.errors import DataError, short
 
 MAX_CLASSES = 10_000
-_MAX_NAME = 100  # characters of a class name
-_MAX_ID = 256  # characters of a person's id
+MAX_NAME_CHARACTERS = 100  # characters of a class name
+MAX_ID_CHARACTERS = 256  # characters of a person's id
 _CHUNK = 1024  # records converted at a time, so that float input is never held twice
 
 
@@ -105,7 +105,7 @@ def make_image_data(
     if persons is not None:
         places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
-        name="".join(letter if letter.isprintable() else "?" for letter in name[:_MAX_NAME]),
+        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]),
         images=pixels,
         labels=checked,
         classes=classes,
@@ -202,11 +202,11 @@ def _check_names(names: tuple[str, ...], classes: int) -> None:
     if len(names) != classes or len(set(names)) != classes:
         raise DataError("class_names", short(names), f"{classes} different names, one for each class", "Rename them.")
     for index, name in enumerate(names):
-        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _MAX_NAME:
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
             raise DataError(
                 f"class_names[{index}]",
-                short(name, _MAX_NAME),
-                f"1 to {_MAX_NAME} printable characters",
+                short(name, MAX_NAME_CHARACTERS),
+                f"1 to {MAX_NAME_CHARACTERS} printable characters",
                 "Rename the class (its folder).",
             )
 
@@ -262,9 +262,9 @@ def _dense_persons(
         is_bytes = persons.dtype.kind == "S"
         ids = tuple(person.decode("utf-8", "backslashreplace") if is_bytes else str(person) for person in unique)
     for person in ids:
-        if not person.isprintable() or not 1 <= len(person) <= _MAX_ID:
+        if not person.isprintable() or not 1 <= len(person) <= MAX_ID_CHARACTERS:
             raise DataError(
-                "persons", short(ascii(person)), f"ids of 1 to {_MAX_ID} printable characters",
+                "persons", short(ascii(person)), f"ids of 1 to {MAX_ID_CHARACTERS} printable characters",
                 "Rename the person (--group-by).",
             )  # fmt: skip
     if len(set(ids)) != len(ids):

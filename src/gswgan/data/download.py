@@ -17,7 +17,7 @@ from gswgan.errors import DataError
 from gswgan.privacy.storage import make_folder
 
 TIMEOUT = 5.0  # seconds to connect to a mirror, and for every read from it
-_MAX_DOWNLOAD = 256 * 2**20
+MAX_DOWNLOAD_BYTES = 256 * 2**20
 _CHUNK = 2**16
 
 
@@ -96,8 +96,8 @@ def _fetch(url: str, target: Path, sha256: str) -> None:
                 size, digest = 0, hashlib.sha256()
                 while piece := answer.read(_CHUNK):
                     size += len(piece)
-                    if size > _MAX_DOWNLOAD:
-                        raise OSError(f"more than {_MAX_DOWNLOAD} bytes")
+                    if size > MAX_DOWNLOAD_BYTES:
+                        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes")
                     out.write(piece)
                     digest.update(piece)
                     progress.advance(task, len(piece))

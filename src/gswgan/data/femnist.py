@@ -25,7 +25,7 @@ CHARACTERS = FEMNIST_WRITERS.class_names
 MERGED = 36
 """Classes of the paper: digits and letters, whatever their case."""
 _SIDE = 28
-_MAX_JSON = 2**31  # bytes of one file
+MAX_JSON_BYTES = 2**31  # bytes of one file
 _LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 an image) and y"
 _TFF = "a TFF file: examples/CLIENT with pixels (floats, n x 28 x 28) and label (n integers)"
 
@@ -93,9 +93,11 @@ def _leaf_users(path: Path) -> dict[str, _Part]:
     with reading(path, _LEAF):
         if path.is_symlink():
             raise DataError(str(path), "a symbolic link", "files inside the folder", "Copy the file into the folder.")
-        if path.stat().st_size > _MAX_JSON:
-            raise DataError(str(path), f"{path.stat().st_size} bytes", f"at most {_MAX_JSON}", "Use smaller files.")
-        content = json.loads(read_file(path, _MAX_JSON))
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise DataError(
+                str(path), f"{path.stat().st_size} bytes", f"at most {MAX_JSON_BYTES}", "Use smaller files."
+            )
+        content = json.loads(read_file(path, MAX_JSON_BYTES))
         users, sizes, user_data = content["users"], content["num_samples"], content["user_data"]
         if not isinstance(user_data, Mapping) or len(users) != len(sizes) or sorted(users) != sorted(user_data):
             raise DataError(str(path), "users that are not those of user_data", _LEAF, "Copy the file again.")

@@ -1,4 +1,4 @@
-"""A data set in many files, read a part at a time: Parquet shards, npz shards, or very many image files.
+"""A data set in many files, read a part at a time: Parquet files, npz files, or very many image files.
 
 Parquet has the layout of image data sets on Hugging Face: a column of encoded images ({bytes, path}, or the bytes
 alone) and a column of labels, whose class names stand in the schema. How records lie in files and row groups is
@@ -22,13 +22,13 @@ from gswgan.data.parquet_pages import rows_at_a_time
 from gswgan.data.readers import npz_header, read_npz, reading
 from gswgan.errors import DataError, short
 
-PART = 4096
+RECORDS_PER_PART = 4096
 """Records that a worker reads in one go, or the next larger number of whole row groups (of an npz: all of it)."""
 
 BATCH = 256
 """Records that are held at a time."""
 
-MANY_FILES = 50_000
+MAX_FILES_IN_MEMORY = 50_000
 """More image files than this are read a part at a time."""
 
 _SPLITS = {"train": ("train",), "test": ("test", "t10k"), "other": ("val", "dev")}
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shards:
+class DataFiles:
     """All parts in order, and what the files state about the labels."""
 
     name: str
@@ -68,10 +68,10 @@ class Shards:
     def kind(self) -> str:
         """What kind of data it is, in words that name no file."""
         if not self.parts:
-            return "shards"
-        return "image folder" if self.parts[0].files else "Parquet shards" if self.parts[0].columns else "npz shards"
+            return "files"
+        return "image folder" if self.parts[0].files else "Parquet files" if self.parts[0].columns else "npz files"
 
-    def files(self) -> Iterator[tuple[Path, int | None]]:
+    def paths(self) -> Iterator[tuple[Path, int | None]]:
         """All files in order, each with its class where that is not inside the file but is the folder it is in."""
         for part in self.parts:
             if part.files:
@@ -80,8 +80,8 @@ class Shards:
                 yield part.path, None
 
 
-def find_shards(folder: Path, split: str = "train", *, many_files: bool = False) -> Shards | None:
-    """The shards of a folder (or of its `data/`); with `many_files`, also very many images. None: there are none.
+def find_data_files(folder: Path, split: str = "train", *, many_files: bool = False) -> DataFiles | None:
+    """The data files of a folder (or of its `data/`); with `many_files`, also very many images. None: there are none.
 
     Where files are named after splits (train-00000-of-00005.parquet, test-...), those of the split are taken.
     """
@@ -137,18 +137,18 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
     return named[split]
 
 
-def _images(folder: Path) -> Shards | None:
+def _images(folder: Path) -> DataFiles | None:
     names, files = list_files(folder)
-    if len(files) <= MANY_FILES:
+    if len(files) <= MAX_FILES_IN_MEMORY:
         return None
     relative = [(str(path.relative_to(folder)), label) for path, label in files]
-    cuts = [tuple(relative[start : start + PART]) for start in range(0, len(relative), PART)]
+    cuts = [tuple(relative[start : start + RECORDS_PER_PART]) for start in range(0, len(relative), RECORDS_PER_PART)]
     parts = tuple(Part(path=folder, records=len(cut), files=cut) for cut in cuts)
-    return Shards(name=folder.resolve().name, parts=parts, labelled=bool(names), class_names=names or None)
+    return DataFiles(name=folder.resolve().name, parts=parts, labelled=bool(names), class_names=names or None)
 
 
-def _npz(folder: Path, files: list[Path]) -> Shards:
-    """Whatever a header states is a fact of the file, not of a record: shards that differ are refused."""
+def _npz(folder: Path, files: list[Path]) -> DataFiles:
+    """Whatever a header states is a fact of the file, not of a record: files that differ are refused."""
     parts, first = [], None
     for path in files:
         images, labels = npz_header(path, "images"), npz_header(path, "labels")
@@ -167,10 +167,10 @@ def _npz(folder: Path, files: list[Path]) -> Shards:
             raise DataError(str(path), short(str(form)), f"{short(str(first))}, as {files[0].name} has")
         parts.append(Part(path=path, records=number))
     assert first is not None
-    return Shards(name=folder.resolve().name, parts=tuple(parts), labelled=first[2])
+    return DataFiles(name=folder.resolve().name, parts=tuple(parts), labelled=first[2])
 
 
-def _parquet(folder: Path, files: list[Path]) -> Shards:
+def _parquet(folder: Path, files: list[Path]) -> DataFiles:
     parts: list[Part] = []
     known: tuple[Any, ...] | None = None
     for path in files:
@@ -182,12 +182,12 @@ def _parquet(folder: Path, files: list[Path]) -> Shards:
         first = 0
         for index in range(len(counts)):
             records = sum(counts[first : index + 1])
-            if records >= PART or index + 1 == len(counts):
+            if records >= RECORDS_PER_PART or index + 1 == len(counts):
                 parts.append(Part(path=path, records=records, groups=(first, index + 1), columns=form[0]))
                 first = index + 1
     assert known is not None
     columns, names = known
-    return Shards(
+    return DataFiles(
         name=folder.resolve().name, parts=tuple(parts), labelled=len(columns) > 1, class_names=names,
     )  # fmt: skip
 

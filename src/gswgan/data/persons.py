@@ -10,8 +10,8 @@ from gswgan.data.readers import read_idx, read_npy, read_npz
 from gswgan.errors import DataError
 
 _WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
-_MAX_ID = 256  # characters of a line
-_MAX_TEXT = 2**26  # bytes of a text file
+MAX_ID_CHARACTERS = 256  # characters of a line
+MAX_TEXT_BYTES = 2**26  # bytes of a text file
 _ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id a record"
 
 
@@ -61,8 +61,8 @@ def _from_npz(path: Path) -> np.ndarray:
 def _from_lines(path: Path) -> np.ndarray:
     """Ids as objects: an array of strings would be as wide as the longest for all of them."""
     try:
-        if path.stat().st_size > _MAX_TEXT:
-            raise DataError("group_by", str(path), f"at most {_MAX_TEXT} bytes of text", "Save the ids as .npy.")
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise DataError("group_by", str(path), f"at most {MAX_TEXT_BYTES} bytes of text", "Save the ids as .npy.")
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeError) as error:
         raise DataError(
@@ -71,11 +71,11 @@ def _from_lines(path: Path) -> np.ndarray:
     while lines and not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, start=1):
-        if not line or "," in line or len(line) > _MAX_ID:
+        if not line or "," in line or len(line) > MAX_ID_CHARACTERS:
             raise DataError(
                 "group_by",
                 f"{path}, line {number}",
-                f"one id a line, at most {_MAX_ID} characters, no commas, no empty lines",
+                f"one id a line, at most {MAX_ID_CHARACTERS} characters, no commas, no empty lines",
                 "Keep only the column with the ids.",
             )
     return np.array(lines, dtype=object)

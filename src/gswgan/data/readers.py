@@ -22,10 +22,10 @@ from numpy.lib import format as npy
 
 from gswgan.errors import DataError, StorageError, short
 
-MAX_BYTES = 8 * 2**30  # of one array
+MAX_ARRAY_BYTES = 8 * 2**30  # of one array
 DEFLATE_RATIO = 1032  # no deflate stream grows by more
 _CHUNK = 2**20
-_MAX_HEADER = 10_000  # of an npy array, as numpy has it
+MAX_HEADER_BYTES = 10_000  # of an npy array, as numpy has it
 _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
@@ -102,8 +102,8 @@ def _npy_header(title: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, n
         raise DataError(title, f"npy version {version}", "version 1.0 or 2.0", _SAVEZ)
     start = stream.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(start, "little")
-    if length > _MAX_HEADER:  # numpy would read it whole before it looked
-        raise DataError(title, f"a header of {length} bytes", f"at most {_MAX_HEADER} bytes", _SAVEZ)
+    if length > MAX_HEADER_BYTES:  # numpy would read it whole before it looked
+        raise DataError(title, f"a header of {length} bytes", f"at most {MAX_HEADER_BYTES} bytes", _SAVEZ)
     header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, by_column, dtype = header(io.BytesIO(start + stream.read(length)))
     if dtype.kind not in "biufUS" or dtype.itemsize == 0:
@@ -131,7 +131,9 @@ def check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> 
             f"what the file has room for: {short(claimed)} bytes are claimed, at most {most} can be there",
             "Copy the file again.",
         )
-    limit = min(MAX_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3)  # images are copied once
+    limit = min(
+        MAX_ARRAY_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3
+    )  # images are copied once
     if claimed > limit:
         raise DataError(
             str(path), f"{claimed} bytes", f"at most {limit} bytes in one array", "Use fewer or smaller images."

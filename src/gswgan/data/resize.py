@@ -7,29 +7,29 @@ from PIL import Image
 
 from gswgan.errors import DataError
 
-MIN_SIZE, MAX_SIZE = 8, 64
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 8, 64
 
 
 def check_image_size(image_size: int) -> int:
     """The side of a square image in pixels, or a DataError."""
     is_int = isinstance(image_size, (int, np.integer)) and not isinstance(image_size, bool)
-    if not is_int or not MIN_SIZE <= image_size <= MAX_SIZE:
+    if not is_int or not MIN_SIDE_PIXELS <= image_size <= MAX_SIDE_PIXELS:
         raise DataError(
             "image_size",
             image_size,
-            f"a whole number from {MIN_SIZE} to {MAX_SIZE}",
-            f"Choose a side of {MIN_SIZE} to {MAX_SIZE} pixels (--image-size 32).",
+            f"a whole number from {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}",
+            f"Choose a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels (--image-size 32).",
         )
     return int(image_size)
 
 
 def check_square(height: int, width: int, *, name: str) -> None:
     """Without `image_size` a picture must be square and of a size the networks are made for."""
-    if height != width or not MIN_SIZE <= height <= MAX_SIZE:
+    if height != width or not MIN_SIDE_PIXELS <= height <= MAX_SIDE_PIXELS:
         raise DataError(
             name,
             f"{height} x {width} pixels",
-            f"square images with a side of {MIN_SIZE} to {MAX_SIZE} pixels",
+            f"square images with a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels",
             "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square.",
         )
 

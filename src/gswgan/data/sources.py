@@ -11,12 +11,12 @@ import numpy as np
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
-from gswgan.data.files import find_shards
+from gswgan.data.files import find_data_files
 from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
 from gswgan.data.partition import check_own_names
 from gswgan.data.persons import read_persons
 from gswgan.data.readers import read_idx, read_npz
-from gswgan.data.stream import read_shards
+from gswgan.data.stream import read_data_files
 from gswgan.errors import DataError, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
@@ -25,7 +25,7 @@ _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
 _ACCEPTED = (
     "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
-    "with idx files, a folder of Parquet or npz shards, a folder of images with a subfolder for each class (or one of "
+    "with idx files, a folder of Parquet or npz files, a folder of images with a subfolder for each class (or one of "
     "those for each client), a LEAF folder, or a TFF .h5 file"
 )
 
@@ -60,7 +60,7 @@ def load_data(
     """Read and validate a data set.
 
     `spec` is `digits` (8x8, comes with scikit-learn), `mnist`, `fashion-mnist`, an `.npz` file, a folder with
-    idx files, a folder of Parquet or npz shards, or a folder of images; write `./mnist` for a folder of that name.
+    idx files, a folder of Parquet or npz files, or a folder of images; write `./mnist` for a folder of that name.
     Data by person is `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder
     of images for each client. `split="test"` is the held-out part where the source has one. `classes` is public and
     needed where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads
@@ -94,9 +94,9 @@ def load_data(
         if not files:
             _only_train(path, split)
         source = _femnist(read_leaf(files), classes, "LEAF folder")
-    elif is_folder and (shards := find_shards(path, split)) is not None:
-        images, found = read_shards(shards, image_size=image_size, channels=channels)
-        source = _Source(name=shards.kind, images=images, labels=found, class_names=shards.class_names)
+    elif is_folder and (many := find_data_files(path, split)) is not None:
+        images, found = read_data_files(many, image_size=image_size, channels=channels)
+        source = _Source(name=many.kind, images=images, labels=found, class_names=many.class_names)
     elif is_folder:
         _only_train(path, split)
         source = _image_folder(path, image_size, channels)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gswgan.data.dataset import ImageData, make_image_data
-from gswgan.data.files import Part, Raw, Shards, find_shards, read_batches, to_picture
+from gswgan.data.files import DataFiles, Part, Raw, find_data_files, read_batches, to_picture
 from gswgan.data.image_folder import check_channels, stack_pictures
 from gswgan.data.readers import check_claim
 from gswgan.data.resize import fit_square
@@ -71,7 +71,7 @@ class ImageStream:
     Neighbours differ in one record, content and label, in the same place of the same files.
     """
 
-    shards: Shards
+    files: DataFiles
     reader: PartReader
     class_names: tuple[str, ...]
 
@@ -81,12 +81,12 @@ class ImageStream:
     @property
     def name(self) -> str:
         """Public: what kind of data it is; the folder is not named."""
-        return self.shards.kind
+        return self.files.kind
 
     @property
     def public_records(self) -> int:
         """The number of records, whether they can be decoded or not."""
-        return self.shards.records
+        return self.files.records
 
     @property
     def classes(self) -> int:
@@ -117,49 +117,49 @@ def open_stream(
     channels: int | None = None,
     labels: bool = True,
 ) -> ImageStream | None:
-    """A folder of Parquet or npz shards, or of very many images, to be read in parts; None for any other data."""
-    shards = find_shards(Path(spec), many_files=True) if os.path.isdir(spec) else None
-    if shards is None:
+    """A folder of Parquet or npz files, or of very many images, to be read in parts; None for any other data."""
+    files = find_data_files(Path(spec), many_files=True) if os.path.isdir(spec) else None
+    if files is None:
         return None
-    labels = labels and shards.labelled
-    images, found = read_shards(shards, image_size=image_size, channels=channels, records=HEAD)
-    names = shards.class_names if labels else None
+    labels = labels and files.labelled
+    images, found = read_data_files(files, image_size=image_size, channels=channels, records=HEAD)
+    names = files.class_names if labels else None
     if names is not None and classes not in (None, len(names)):
         raise DataError("classes", classes, f"{len(names)}, the number of classes of {spec}", "Leave it out.")
     if names is not None:
         classes = len(names)
     head = make_image_data(
-        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=shards.kind
+        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=files.kind
     )
     reader = PartReader(
         image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None
     )
-    return ImageStream(shards=shards, reader=reader, class_names=head.class_names)
+    return ImageStream(files=files, reader=reader, class_names=head.class_names)
 
 
-def read_shards(
-    shards: Shards, *, image_size: int | None = None, channels: int | None = None, records: int | None = None
+def read_data_files(
+    files: DataFiles, *, image_size: int | None = None, channels: int | None = None, records: int | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Images [n, h, w, channels] and labels of all records (or the first so many) in memory, each of them validated."""
     check_channels(channels)
-    if not shards.records:
-        raise DataError("data", shards.name, "at least one record", "Check the path (--data).")
+    if not files.records:
+        raise DataError("data", files.name, "at least one record", "Check the path (--data).")
     labels: list[int] = []
-    batches = itertools.chain.from_iterable(read_batches(part) for part in shards.parts)
+    batches = itertools.chain.from_iterable(read_batches(part) for part in files.parts)
     stored = itertools.islice(itertools.chain.from_iterable(batches), records)
 
     def pictures() -> Iterator[tuple[str, np.ndarray]]:
         for index, (raw, label) in enumerate(stored):
-            name = f"{shards.name}, record {index}"
+            name = f"{files.name}, record {index}"
             picture = to_picture(raw, channels=channels, name=name)
             if index == 0:
                 side = image_size or picture.shape[0]
-                claimed = min(shards.records, records or shards.records) * side**2 * (3 if picture.ndim == 3 else 1)
-                check_claim(Path(shards.name), (shards.records, side, side), claimed, claimed)
-            if shards.labelled and label is None:
+                claimed = min(files.records, records or files.records) * side**2 * (3 if picture.ndim == 3 else 1)
+                check_claim(Path(files.name), (files.records, side, side), claimed, claimed)
+            if files.labelled and label is None:
                 raise DataError(f"{name}: label", None, "an integer", "Mend the record or leave it out.")
             labels.append(label if label is not None else NO_CLASS)
             yield name, picture
 
     images = stack_pictures(pictures(), image_size)
-    return images, np.array(labels, np.int64) if shards.labelled else None
+    return images, np.array(labels, np.int64) if files.labelled else None

@@ -1,4 +1,4 @@
-"""Where references computed on real data are kept: moments of features, a trained judge, accuracies on real data.
+"""Where references computed on real data are kept: moments of features, a trained classifier, accuracies on real data.
 
 They are functions of the data, so they are as private as it is. Only for the three public sets that the package
 knows by name do they go into the user's cache, where every run finds them; all others stay under RUN/private. A

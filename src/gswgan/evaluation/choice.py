@@ -6,23 +6,27 @@ from pathlib import Path
 
 from gswgan.data import ImageData, keep_clients
 from gswgan.errors import DataError
-from gswgan.evaluation.reference_classifier import Judge
+from gswgan.evaluation.reference_classifier import ReferenceClassifier
 
 
 def choose_clients(
-    data: ImageData, *, min_records: int | None = None, accuracy: str | None = None, judge: str | None = None
+    data: ImageData,
+    *,
+    min_records: int | None = None,
+    accuracy: str | None = None,
+    reference_classifier: str | None = None,
 ) -> ImageData:
     """Without the records of clients that do not belong; each is looked at alone, against constants.
 
-    `accuracy` is FROM..TO, `judge` the file of a classifier that was trained on public data (`gswgan judge`).
+    `accuracy` is FROM..TO, `reference_classifier` the file of a classifier trained on public data.
     """
-    if min_records is None and accuracy is None and judge is None:
+    if min_records is None and accuracy is None and reference_classifier is None:
         return data
     return keep_clients(
         data,
         min_records=1 if min_records is None else min_records,
         accuracy=None if accuracy is None else _range(accuracy),
-        judge=None if judge is None else _load(Path(judge), data).accuracy,
+        accuracy_of=None if reference_classifier is None else _load(Path(reference_classifier), data).accuracy,
     )
 
 
@@ -36,15 +40,23 @@ def _range(text: str) -> tuple[float, float]:
         raise DataError("accuracy", text, "FROM..TO within 0 to 1", "Pass --accuracy 0.939..1, say.") from None
 
 
-def _load(path: Path, data: ImageData) -> Judge:
+def _load(path: Path, data: ImageData) -> ReferenceClassifier:
     """The saved classifier, if it is one for this data."""
     if not path.is_file():
-        raise DataError("judge", str(path), "the file of a classifier (`gswgan judge`)", "Check the path (--judge).")
-    judge = Judge.load(path)
+        raise DataError(
+            "reference_classifier",
+            str(path),
+            "the file of a classifier (`gswgan reference-classifier`)",
+            "Check the path (--reference-classifier).",
+        )
+    classifier = ReferenceClassifier.load(path)
     wanted = (data.channels, data.image_size, data.classes)
-    found = (judge.facts.channels, judge.facts.image_size, judge.facts.classes)
+    found = (classifier.facts.channels, classifier.facts.image_size, classifier.facts.classes)
     if found != wanted:
         raise DataError(
-            "judge", f"channels, side, classes {found}", f"{wanted}, as the data has", "Train it on data of this kind."
+            "reference_classifier",
+            f"channels, side, classes {found}",
+            f"{wanted}, as the data has",
+            "Train it on data of this kind.",
         )
-    return judge
+    return classifier

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 
 from gswgan.data import ImageData, clients
-from gswgan.data.clients import Judge as Accuracy
-from gswgan.data.clients import without_records
+from gswgan.data.clients import Accuracy, without_records
 from gswgan.errors import DataError
-from gswgan.evaluation.reference_classifier import Judge, train_judge
+from gswgan.evaluation.reference_classifier import ReferenceClassifier, train_reference_classifier
 
 Group = Literal["suspected", "unsuspected"]
 GROUPS: tuple[Group, Group] = ("suspected", "unsuspected")
@@ -52,15 +51,15 @@ def affected(data: ImageData, *, seed: int, share: float = 0.5) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Sieve:
+class SuspicionRule:
     """A public classifier and the accuracy below which a client is suspected."""
 
-    judge: Judge
+    classifier: ReferenceClassifier
     threshold: float
 
     def parts(self, data: ImageData) -> dict[Group, ImageData]:
         """The data of each group."""
-        return split(data, self.judge.accuracy, self.threshold)
+        return split(data, self.classifier.accuracy, self.threshold)
 
 
 def split(data: ImageData, accuracy: Accuracy, threshold: float) -> dict[Group, ImageData]:
@@ -82,11 +81,11 @@ def reached(data: ImageData, accuracy: Accuracy) -> np.ndarray:
     return np.array(found)
 
 
-def fit_sieve(public: ImageData, *, device: torch.device) -> Sieve:
+def fit_suspicion_rule(public: ImageData, *, device: torch.device) -> SuspicionRule:
     """From public data alone: a classifier of four fifths of its persons, a threshold from the others."""
     learn, held_out = halves(public)
-    judge = train_judge(learn, device=device, epochs=EPOCHS)
-    return Sieve(judge, find_threshold(held_out, judge.accuracy))
+    classifier = train_reference_classifier(learn, device=device, epochs=EPOCHS)
+    return SuspicionRule(classifier, find_threshold(held_out, classifier.accuracy))
 
 
 def halves(public: ImageData) -> tuple[ImageData, ImageData]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gswgan.data import ImageData
 from gswgan.errors import GswganError
-from gswgan.evaluation.metrics import Figures, Metric, Scene, Tick
+from gswgan.evaluation.metrics import EvaluationSetup, Figures, Metric, Tick
 from gswgan.evaluation.references import References
 from gswgan.evaluation.result import Results
 
@@ -41,7 +41,7 @@ class _Job:
 
 def evaluate(
     draw: Draw,
-    scene: Scene,
+    setup: EvaluationSetup,
     results: Results,
     *,
     note: Callable[[str], None] = lambda text: None,
@@ -53,12 +53,12 @@ def evaluate(
     (an extra, weights, labels or held-out data are missing) is null, and `note` gets a sentence. Stopped at any
     moment, the same call goes on with the figure that was being measured.
     """
-    metrics, reasons = scene.wanted()
+    metrics, reasons = setup.wanted()
     results.skipped = {name: f"{name} is left out: {why}." for name, why in reasons.items()}
     for why in dict.fromkeys(reasons.values()):
         note(f"left out: {', '.join(name for name in reasons if reasons[name] == why)}: {why}.")
-    references = References(scene.places)
-    jobs = _jobs(metrics, scene.request.seeds, results, references)
+    references = References(setup.places)
+    jobs = _jobs(metrics, setup.request.seeds, results, references)
     total = sum(job.seconds for job in jobs)
     if jobs:
         note(f"{len(jobs)} measurements, about {duration(total)}{_longest(jobs)}.")

@@ -19,8 +19,8 @@ from gswgan.evaluation.inception import InceptionMissing, load_inception, refere
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.membership import membership, nearness
 from gswgan.evaluation.precision_recall import precision_recall
-from gswgan.evaluation.reference_classifier import EPOCHS, RECIPE, Judge, reference_judge
-from gswgan.evaluation.references import Places
+from gswgan.evaluation.reference_classifier import EPOCHS, RECIPE, ReferenceClassifier, cached_reference_classifier
+from gswgan.evaluation.references import ReferenceFolders
 from gswgan.evaluation.synthetic import stratified
 
 METRICS = (
@@ -28,11 +28,11 @@ METRICS = (
 )  # fmt: skip
 BY_NAME_ONLY = ("fid", "nearest", "membership")
 """Measured only where asked for by name."""
-JUDGED = ("inception_score", "precision", "recall", "label_accuracy")
+BY_REFERENCE_CLASSIFIER = ("inception_score", "precision", "recall", "label_accuracy")
 POINTS = 10_000
 """At most so many features of each set for precision and recall."""
-PATIENCE = 30 * 60.0
-"""A judge that would take longer than these seconds is trained only for metrics asked for by name."""
+MAX_UNASKED_TRAINING_SECONDS = 30 * 60.0
+"""A classifier that would take longer than these seconds is trained only for metrics asked for by name."""
 
 # Seconds of one CPU core (measured) and of a GPU (roughly) for 60,000 images of 28x28.
 _EPOCH, _FORWARD = {"cpu": 290.0, "cuda": 2.0}, {"cpu": 85.0, "cuda": 1.0}
@@ -70,12 +70,12 @@ class Metric:
 
 
 @dataclass(kw_only=True)
-class Scene:
+class EvaluationSetup:
     """The real data, where its references are kept, and what is asked: all that the metrics share."""
 
     train: ImageData
     test: ImageData | None
-    places: Places
+    places: ReferenceFolders
     request: Request
     samples: int
     """The size of a synthetic set."""
@@ -95,48 +95,54 @@ class Scene:
         skipped: dict[str, str] = {}
         for name in dict.fromkeys("precision" if name == "recall" else name for name in names):
             labelled = self.train.labels is not None
-            if not labelled and (name == "classifiers" or name in JUDGED):
+            if not labelled and (name == "classifiers" or name in BY_REFERENCE_CLASSIFIER):
                 skipped[name] = "the data has no labels"
             elif self.test is None and name in ("classifiers", "nearest", "membership"):
                 skipped[name] = "the data has no held-out part; pass one with --test-data"
-            elif name in JUDGED and not named and self.judge_seconds > PATIENCE:
+            elif (
+                name in BY_REFERENCE_CLASSIFIER and not named and self.classifier_seconds > MAX_UNASKED_TRAINING_SECONDS
+            ):
                 skipped[name] = (
-                    f"it needs a judge trained on the real data, about {self.judge_seconds / 3600:.1f} hours on "
-                    f"this device, once; ask for it by name: --metrics {','.join(JUDGED)}"
+                    f"it needs a classifier of the real data, about {self.classifier_seconds / 3600:.1f} hours on "
+                    f"this device, once; ask for it by name: --metrics {','.join(BY_REFERENCE_CLASSIFIER)}"
                 )
             elif name == "classifiers":
                 found += self._classifiers(skipped)
             elif name == "fid":
                 found += self._fid(skipped)
-            elif name in JUDGED:
-                found.append(self._judged(name))
+            elif name in BY_REFERENCE_CLASSIFIER:
+                found.append(self._by_reference_classifier(name))
             else:
                 found.append(self._remembering(name))
         if "precision" in skipped:
             skipped["recall"] = skipped["precision"]
         return found, skipped
 
-    # -- by the judge ---------------------------------------------------------------------------------------------
+    # -- by the classifier ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def judge_seconds(self) -> float:
-        """What the judge would take to train; 0 where it is stored."""
-        if self.places.train is not None and (self.places.train / "judge-0.safetensors").is_file():
+    def classifier_seconds(self) -> float:
+        """What the classifier would take to train; 0 where it is stored."""
+        if self.places.train is not None and (self.places.train / "reference-classifier-0.safetensors").is_file():
             return 0.0
         return EPOCHS * self._scaled(_EPOCH, self.train.n)
 
-    def judge(self, tick: Tick) -> Judge:
+    def classifier(self, tick: Tick) -> ReferenceClassifier:
         """The classifier trained on the real training data."""
-        if "_judge" not in self.__dict__:
-            self._judge = reference_judge(self.train, self.places.train, device=self.request.device, progress=tick)
-        return self._judge
+        if "_classifier" not in self.__dict__:
+            self._classifier = cached_reference_classifier(
+                self.train, self.places.train, device=self.request.device, progress=tick
+            )
+        return self._classifier
 
-    def _judged(self, name: str) -> Metric:
+    def _by_reference_classifier(self, name: str) -> Metric:
         measures = {"inception_score": self._score, "label_accuracy": self._label_accuracy, "precision": self._covered}
         measure = measures[name]
         pairs = _DISTANCES[self.request.device.type] * (self._points / POINTS) ** 2
         forward = self._scaled(_FORWARD, 2 * self._points if name == "precision" else self.samples)
-        once = self.judge_seconds / max(1, len(set(measures) & set(self.request.metrics or JUDGED)))  # shared
+        once = self.classifier_seconds / max(
+            1, len(set(measures) & set(self.request.metrics or BY_REFERENCE_CLASSIFIER))
+        )  # shared
         seconds = forward + (pairs if name == "precision" else 0.0)
         test = self.test
         return Metric(
@@ -154,17 +160,19 @@ class Scene:
         return min(POINTS, self.samples, self.train.n, self.train.n if self.test is None else self.test.n)
 
     def _score(self, data: ImageData, tick: Tick) -> Figures:
-        return {"inception_score": inception_score(self.judge(tick).probabilities(data.images), splits=10)[0]}
+        return {"inception_score": inception_score(self.classifier(tick).probabilities(data.images), splits=10)[0]}
 
     def _label_accuracy(self, data: ImageData, tick: Tick) -> Figures:
         assert data.labels is not None
-        return {"label_accuracy": self.judge(tick).accuracy(data.images, data.labels)}
+        return {"label_accuracy": self.classifier(tick).accuracy(data.images, data.labels)}
 
     def _covered(self, data: ImageData, tick: Tick) -> Figures:
         size = self._points
-        judge, device = self.judge(tick), self.request.device
+        classifier, device = self.classifier(tick), self.request.device
         sets = [
-            torch.from_numpy(judge.features(one.images[np.random.default_rng(0).permutation(one.n)[:size]])).to(device)
+            torch.from_numpy(classifier.features(one.images[np.random.default_rng(0).permutation(one.n)[:size]])).to(
+                device
+            )
             for one in (self.train, data)
         ]
         precision, recall = precision_recall(sets[0], sets[1])

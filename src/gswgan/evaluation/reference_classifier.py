@@ -1,9 +1,9 @@
-"""The judge: a classifier trained on the real data, for Inception Score, label accuracy, precision and recall.
+"""The reference classifier of the real data, for Inception Score, label accuracy, precision and recall.
 
 A small residual network with a fixed recipe: the last epoch is taken and nothing is chosen on the test set. Labels
-are not smoothed and shifts are the only augmentation, because the Inception Score reads the judge's confidence: a
-judge that doubts what it knows scores real images too low. The paper's judges reach 99.25 % on MNIST and 93.75 % on
-Fashion-MNIST (appendix, "Inception Score"). A judge has seen the real data: it is private wherever the data is.
+are not smoothed and shifts are the only augmentation, because the Inception Score depends on the classifier's
+confidence: an unsure classifier scores real images too low. The paper's classifiers reach 99.25 % on MNIST and 93.75 %
+on Fashion-MNIST (appendix, "Inception Score"). The classifier is trained on the real data, and as private as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gswgan.errors import DataError, RunError
 from gswgan.privacy.storage import check_file, make_folder, named_by_user, write_durably
 
 RECIPE = "residual network, 30 epochs of SGD one-cycle up to 0.2, shifts"
-"""Names the recipe: a stored judge of another recipe is not used."""
+"""Names the recipe: a stored classifier of another recipe is not used."""
 EPOCHS, BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 30, 256, 0.2, 0.9, 5e-4
 _EVALUATION_BATCH = 1000
 
@@ -64,8 +64,8 @@ class _Network(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeFacts:
-    """What a judge was trained for and how."""
+class ClassifierFacts:
+    """What a classifier was trained for and how."""
 
     channels: int
     image_size: int
@@ -75,10 +75,10 @@ class JudgeFacts:
     recipe: str = RECIPE
 
 
-class Judge:
-    """A trained classifier; made by `train_judge` or `Judge.load`."""
+class ReferenceClassifier:
+    """A trained classifier; made by `train_reference_classifier` or `ReferenceClassifier.load`."""
 
-    def __init__(self, network: nn.Module, facts: JudgeFacts, device: torch.device) -> None:
+    def __init__(self, network: nn.Module, facts: ClassifierFacts, device: torch.device) -> None:
         self.network, self.facts, self.device = network.eval(), facts, device
 
     @torch.no_grad()
@@ -92,7 +92,7 @@ class Judge:
         return torch.cat([part.cpu() for part in self._trunk(images)]).numpy()
 
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """The fraction of images that the judge puts into the class they are labelled with."""
+        """The fraction of images that the classifier puts into the class they are labelled with."""
         return float((self.probabilities(images).argmax(1) == labels).mean())
 
     @torch.no_grad()
@@ -110,39 +110,41 @@ class Judge:
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
         path = named_by_user(path)
         make_folder(path.parent)
-        write_durably(path, save(tensors, {"judge": json.dumps(asdict(self.facts))}))
+        write_durably(path, save(tensors, {"reference_classifier": json.dumps(asdict(self.facts))}))
 
     @classmethod
-    def load(cls, path: Path, device: torch.device | str = "cpu") -> Judge:
-        """A saved judge; a file of another recipe, or a damaged one, is a RunError."""
+    def load(cls, path: Path, device: torch.device | str = "cpu") -> ReferenceClassifier:
+        """A saved classifier; a file of another recipe, or a damaged one, is a RunError."""
         try:
             check_file(path, follow_link=True)
             with safe_open(path, framework="pt") as file:
-                facts = JudgeFacts(**json.loads((file.metadata() or {})["judge"]))
+                facts = ClassifierFacts(**json.loads((file.metadata() or {})["reference_classifier"]))
                 network = _Network(facts.channels, facts.image_size, facts.classes)
                 network.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RunError(
-                str(path), str(error), "a judge saved by this package", "Remove it to train anew."
+                str(path), str(error), "a classifier saved by this package", "Remove it to train anew."
             ) from error
         if facts.recipe != RECIPE:
-            raise RunError(str(path), facts.recipe, f"a judge of the recipe {RECIPE!r}", "Remove it to train anew.")
+            raise RunError(
+                str(path), facts.recipe, f"a classifier of the recipe {RECIPE!r}", "Remove it to train anew."
+            )
         return cls(network.to(device), facts, torch.device(device))
 
 
-def train_judge(
+def train_reference_classifier(
     data: ImageData,
     *,
     device: torch.device | str = "cpu",
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     epochs: int = EPOCHS,
-) -> Judge:
+) -> ReferenceClassifier:
     """Train on labelled real data (its training split); `progress(done, total)` is called after every step."""
     if data.labels is None:
-        raise DataError(data.name, "no labels", "labelled data to train a judge on")
+        raise DataError(data.name, "no labels", "labelled data to train a classifier on")
     device = torch.device(device)
-    facts = JudgeFacts(
+    facts = ClassifierFacts(
         channels=data.channels, image_size=data.image_size, classes=data.classes, epochs=epochs, seed=seed
     )
     with torch.random.fork_rng(devices=[]):
@@ -173,26 +175,26 @@ def train_judge(
             done += 1
             if progress is not None:
                 progress(done, total)
-    return Judge(network, facts, device)
+    return ReferenceClassifier(network, facts, device)
 
 
-def reference_judge(
+def cached_reference_classifier(
     data: ImageData,
     folder: Path | None,
     *,
     device: torch.device | str = "cpu",
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> Judge:
-    """The judge of a real set: from `folder` (see `cache_folder`) if it is there, else trained and kept there."""
-    path = None if folder is None else folder / f"judge-{seed}.safetensors"
+) -> ReferenceClassifier:
+    """The classifier of a real set: from `folder` (see `cache_folder`) if it is there, else trained and kept there."""
+    path = None if folder is None else folder / f"reference-classifier-{seed}.safetensors"
     if path is not None and path.is_file():
         with contextlib.suppress(RunError):  # a damaged file, or another recipe: trained anew
-            return Judge.load(path, device)
-    judge = train_judge(data, device=device, seed=seed, progress=progress)
+            return ReferenceClassifier.load(path, device)
+    classifier = train_reference_classifier(data, device=device, seed=seed, progress=progress)
     if path is not None:
-        judge.save(path)
-    return judge
+        classifier.save(path)
+    return classifier
 
 
 def _scaled(images: Tensor) -> Tensor:

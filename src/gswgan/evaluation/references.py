@@ -14,7 +14,7 @@ from gswgan.privacy.storage import read_file, write_durably
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class ReferenceFolders:
     """Where references are kept; None where no place is as private as the data (see `cache_folder`)."""
 
     train: Path | None
@@ -24,7 +24,7 @@ class Places:
     checksums: tuple[str, str | None]
 
 
-def find_places(train: ImageData, test: ImageData | None, run: Path | None) -> Places:
+def reference_folders(train: ImageData, test: ImageData | None, run: Path | None) -> ReferenceFolders:
     """The folders for this data; `run` is a run folder, under whose `private/` the references of own data stay."""
     sums = (data_checksum(train), None if test is None else data_checksum(test))
     of_train = cache_folder(train.name, sums[0], run)
@@ -32,13 +32,13 @@ def find_places(train: ImageData, test: ImageData | None, run: Path | None) -> P
     both = of_train if test is None or of_test is not None else None
     if of_train is not None and of_test is not None and run is not None and of_test.is_relative_to(run):
         both = of_test
-    return Places(train=of_train, test=of_test, both=both, checksums=sums)
+    return ReferenceFolders(train=of_train, test=of_test, both=both, checksums=sums)
 
 
 class References:
     """Numbers by key, for one pair of training and test set; without a place they live as long as this object."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ReferenceFolders) -> None:
         self._path = None if places.both is None else places.both / "real.json"
         self._about = " ".join((name or "none")[:16] for name in places.checksums)
         self._known: dict[str, float] = {}

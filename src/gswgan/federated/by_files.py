@@ -47,8 +47,11 @@ def read_plan(path: Path) -> Plan:
 def who_learns_what(plan: Plan, client: Client) -> list[str]:
     """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
     assert plan.privacy is not None
+    assert plan.guarantee is not None
     memory, how = Memory.read(client.home), {"zeroed": "zeroed", "replace-one": "replaced"}[plan.privacy.neighbours]
-    epsilon = f"epsilon {check_cost(plan):.4g} at delta {plan.privacy.delta:g} for one site {how}"
+    epsilon = (
+        f"epsilon {check_cost(plan) or plan.guarantee.epsilon:.4g} at delta {plan.privacy.delta:g} for one site {how}"
+    )
     if trust_of(plan) == "trusted-aggregator":
         lines = [
             "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",

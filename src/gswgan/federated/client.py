@@ -43,11 +43,12 @@ from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import BaseEvent, Event, Repeated
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, erase_key, load_key
-from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, sync_folder, write_durably
+from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, read_file, sync_folder, write_durably
 from gswgan.run.budget_entry import enter_into
 from gswgan.run.folder import write_json
 
@@ -126,11 +127,10 @@ class Client:
                 with self._prepared(plan, "embedding") as work:
                     write_durably(kept, self._compute(plan, work), mode=0o600)
             erase_key(folder / "key.json")  # the bytes are kept: nothing needs it any more
-            return kept.read_bytes()
+            return read_file(kept, 8 * width(plan))
 
     def block(self, plan: Plan, batch: Batch) -> bytes:
-        """This client's sanitized gradients in a round of Algorithm 2 as they travel (critic_client.py)."""
-        self._accept(plan)
+        """This client's sanitized gradients in a round of Algorithm 2 as they travel; its plan was accepted."""
         with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
             folder = self._place(plan)
             block = kept_answer(folder, plan, batch)
@@ -149,7 +149,9 @@ class Client:
         """Whom the plan trusts, its cost, secret noise, the shape: what needs neither the data nor an estimate."""
         if trust_of(plan) != self.trust:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
-        check_cost(plan)
+        if check_cost(plan) is None and not self._place(plan).exists():
+            stated = FederationError("dp-accounting", None, f"the package, to compute the cost: {NOT_RECOMPUTED}")
+            self._log("the plan's epsilon", stated)
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
         asked = {name: getattr(plan.facts, name) for name in self._shape}
@@ -203,7 +205,7 @@ class Client:
             announce("embedding", grid, bound, event, work.ledger, work.secret)
             return pack(grid, plan)
         mechanism = GaussianMechanism(contribution=bound, event=event, ledger=work.ledger, streams=work.secret)
-        noisy = mechanism.release("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
+        noisy = mechanism.answer("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
         return pack(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), plan)
 
     def _row(self, plan: Plan, data: ImageData, features: RandomFeatures) -> Tensor:

@@ -101,7 +101,7 @@ class CriticAtClient:
         if state:
             critic.load_state(state)
         critic.learn(batch.number, cast(Generator, batch))
-        return critic.judge(ONLY, *batch.judged).flatten(2), critic.state()
+        return critic.input_gradients(ONLY, *batch.judged).flatten(2), critic.state()
 
     def _zeros(self, batch: Batch) -> Tensor:
         return torch.zeros(1, len(batch.judged[0]), self._plan.facts.pixels)
@@ -113,7 +113,7 @@ class CriticAtClient:
             grid = clip_to_grid(rows, bound.clip_norm)[0].numpy()
             announce(name, grid, bound, mechanism.event, mechanism.ledger, self._secret)
             return pack_block(grid, self._plan)
-        noisy = mechanism.release(name, [(rows, None)], slots=rows.shape[1], width=rows.shape[2])
+        noisy = mechanism.answer(name, [(rows, None)], slots=rows.shape[1], width=rows.shape[2])
         return pack_block(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), self._plan)
 
     def _critic(self) -> Ensemble:

@@ -37,7 +37,7 @@ from gswgan.generators.generator import Generator
 from gswgan.plan.context import RunContext
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.participation import expected_participants
-from gswgan.privacy.storage import append_durably, drop_torn_tail, write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, read_file, write_durably
 from gswgan.run.folder import RunFolder, read_json, write_json
 from gswgan.run.loop import Note, Progress, run
 
@@ -139,7 +139,7 @@ class RemoteCritics(Critic):
         if self._step + 1 == self._privacy.releases and not self._folder.federation.exists():
             events = [entry.event for entry in self._context.ledger.entries]
             write_json(self._folder.federation, statement(self._plan, events))
-        sums = np.frombuffer(kept.read_bytes(), np.float64)
+        sums = np.frombuffer(read_file(kept, 8 * fake.numel()), np.float64)
         expected = expected_participants(self._mechanism.event, len(self._clients))
         return torch.from_numpy(sums / expected).to(torch.float32).view(shape).to(fake.device)
 
@@ -179,7 +179,7 @@ class RemoteCritics(Critic):
         )
         width = self._plan.facts.pixels
         if self._trust == "trusted-aggregator":
-            return self._mechanism.release(name, self._blocks(), slots=bound.rows, width=width).sums
+            return self._mechanism.answer(name, self._blocks(), slots=bound.rows, width=width).sums
         total = np.zeros((bound.rows, width), np.int64)  # noisy already: the ledger says what each client went through
         for rows, _ in self._blocks():
             total += rows.numpy()[0]
@@ -194,7 +194,8 @@ class RemoteCritics(Critic):
             both = [torch.cat(part) for part in zip(self._pool, (images, labels))]
             new = Batch(number=self._step, images=both[0], labels=both[1], pool=len(self._pool[0])).pack()
             write_durably(kept, bytes(new["labels"]) + bytes(new["images"]), mode=0o600)  # type: ignore[arg-type]
-        raw, count = kept.read_bytes(), 2 * (len(self._pool[0]) + len(images))
+        count = 2 * (len(self._pool[0]) + len(images))
+        raw = read_file(kept, count + count // 2 * self._plan.facts.pixels)
         return read_batch(self._plan, {"round": str(self._step), "labels": raw[:count], "images": raw[count:]})
 
     def _ask(self, batch: Batch) -> None:
@@ -241,7 +242,7 @@ class RemoteCritics(Critic):
     def _blocks(self) -> Iterator[Block]:
         """The answers that count, in the order of the clients' ids; read and checked again."""
         for client, digest in self._digests.items():
-            grid = unpack_block(self._path(client).read_bytes(), self._plan)
+            grid = self._kept(self._path(client))
             if hashlib.sha256(grid.tobytes()).hexdigest() != digest:
                 raise RunError("answers", client, "the answer that was taken", "Restore private/rounds.")
             yield torch.from_numpy(grid)[None], None
@@ -252,8 +253,12 @@ class RemoteCritics(Critic):
         for index in self._participants:
             client = self._clients[index]
             if (path := self._path(client)).exists():
-                grid = unpack_block(path.read_bytes(), self._plan)
+                grid = self._kept(path)
                 self._digests[client] = hashlib.sha256(grid.tobytes()).hexdigest()
+
+    def _kept(self, path: Path) -> NDArray[np.int64]:
+        """The gradients of an answer on the disk."""
+        return unpack_block(read_file(path, 8 * self._privacy.rows * self._plan.facts.pixels), self._plan)
 
     def _path(self, client: str) -> Path:
         return self._place / f"{hashlib.blake2b(client.encode(), digest_size=12).hexdigest()}.bin"

@@ -26,7 +26,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
-CHOICE = ("min_records", "accuracy", "judge")
+CHOICE = ("min_records", "accuracy", "reference_classifier")
 
 
 def split_data(where: Mapping[str, Any], spread: Mapping[str, Any] | None = None) -> ImageData:

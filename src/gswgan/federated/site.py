@@ -23,8 +23,8 @@ from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
 OTHERS = (
-    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "judge", "budget", "memory", "work",
-    "superlink", "root-certificates", "node-key", "insecure",
+    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "reference-classifier",
+    "budget", "memory", "work", "superlink", "root-certificates", "node-key", "insecure",
 )  # fmt: skip
 
 
@@ -86,5 +86,8 @@ def _load(config: Mapping[str, Any], name: str, *, classes: int | None, labels: 
     )  # fmt: skip
     data = dataclasses.replace(data, persons=np.zeros(data.n, np.int64), person_ids=(name,))
     return choose_clients(
-        data, min_records=config.get("min-records"), accuracy=config.get("accuracy"), judge=config.get("judge")
+        data,
+        min_records=config.get("min-records"),
+        accuracy=config.get("accuracy"),
+        reference_classifier=config.get("reference-classifier"),
     )

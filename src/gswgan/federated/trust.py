@@ -11,6 +11,7 @@ Which of the two a plan belongs to is said by its first observer: `public` or `s
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
@@ -25,13 +26,17 @@ from gswgan.plan.defaults import gradient_noise, sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Federation
 from gswgan.plan.plan import Plan, PrivacySettings
+from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, tally
+from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
 from gswgan.run.publish import TOLERANCE
 
 EXACT = "exact Gaussian (Balle and Wang 2018)"
 """How the figures for other observers and relations are computed: a client's releases are plain Gaussians."""
+
+MAX_ACCOUNTED = 1e8
+"""Epsilon without sampling times rounds, up to which a client computes a sampled plan's cost: some 100 MB."""
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
@@ -137,7 +142,7 @@ def enough_clients(facts: Facts, privacy: PrivacySettings) -> int:
     """How many clients it takes until the noise is bearable, with the noise that each client (or the server) adds.
 
     The noise in a fake's gradient falls with 1 / clients where it is added once, with 1 / sqrt(clients) where each
-    client adds its own (docs/choosing.md; it is bearable up to 0.3).
+    client adds its own (docs/methods.md; it is bearable up to 0.3).
     """
     noise, clients = gradient_noise(facts, sum_noise(facts, privacy)), facts.persons or 1
     return math.ceil(clients * (noise / BEARABLE) ** (2 if privacy.observer == "server" else 1))
@@ -179,18 +184,23 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
     return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
 
 
-def check_cost(plan: Plan) -> float:
-    """Epsilon of all answers to a plan that everybody answers, by the closed form; one that states less is refused.
+def check_cost(plan: Plan) -> float | None:
+    """Epsilon of all answers to a plan, computed here; a plan that states less is refused.
 
-    Of a plan with sampled clients it is the stated figure. A client does not rely on it: its own budgets and its cap
-    count every answer without the sampling.
+    None: it was not computed, since clients are sampled, the figure is below that without sampling, and dp-accounting
+    is not installed or would take too much memory. A client does not rely on sampling: its ledger and its cap count
+    every answer without it.
     """
     privacy, stated = plan.privacy, plan.guarantee
     assert privacy is not None
     assert stated is not None
-    if privacy.sampling != "all":
-        return stated.epsilon
-    epsilon = spent([privacy.event] * privacy.releases, neighbours=privacy.neighbours, delta=privacy.delta)
+    answers = [gaussian_of(privacy.event)] * privacy.releases
+    epsilon = spent(answers, neighbours=privacy.neighbours, delta=privacy.delta)
+    relies = privacy.sampling == "poisson" and stated.epsilon < epsilon  # on the sampling
+    if relies and (epsilon * privacy.releases > MAX_ACCOUNTED or importlib.util.find_spec("dp_accounting") is None):
+        return None
+    if relies or privacy.sampling == "one":
+        epsilon = Accountant(privacy.neighbours).epsilon(privacy.total(), privacy.delta)
     if stated.epsilon < epsilon * (1 - TOLERANCE):
         raise PlanError(
             "plan.guarantee.epsilon", stated.epsilon, f"at least {epsilon:.6g} at delta {privacy.delta:g}, its cost",

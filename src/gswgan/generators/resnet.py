@@ -1,7 +1,7 @@
 """The paper's generator: residual blocks adapted from BigGAN (Brock et al. 2019).
 
 The paper's blocks double the side by repeating pixels. Ours may interpolate instead (`smooth`): such a network draws
-noise less readily and strokes as well (docs/quality.md).
+noise less readily and strokes as well (docs/methods.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Both critics hand the generator a gradient for each fake. Their common measure is the length of the noise in it (all
 pixels), in units of the longest gradient that the same critic could give without noise. The kernel critic's noise is
 drawn once and stays for the whole training; the ensemble's is drawn anew each step, and falls with the square root
-of the number of steps as far as the steps ask the same question. What it does not say: docs/choosing.md.
+of the number of steps as far as the steps ask the same question. What it does not say: docs/methods.md.
 """
 
 from __future__ import annotations

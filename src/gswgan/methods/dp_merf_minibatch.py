@@ -141,7 +141,7 @@ class MinibatchCritic(KernelCritic):
         members = self._batches.participants(name, len(self._images))
         self._participants = len(members)
         with products(tf32=False):
-            found = self._batches.release(name, self._blocks(members), **size)
+            found = self._batches.answer(name, self._blocks(members), **size)
         means = torch.from_numpy(found.sums * (self._classes / self.expected)).to(self._means)
         self._targets = means.unflatten(1, (2, -1)).transpose(0, 1).contiguous()
 

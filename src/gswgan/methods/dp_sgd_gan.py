@@ -185,7 +185,7 @@ class DPSGDGAN(DiscriminatorCritic):
         """
         fake, labels = generator.fakes(self._fakes, "discriminator", step, update)
         self._rivals = self._mean_by_class(fake, labels) if self.settings.pairs else None
-        gradient = self.gradients.release(f"step {step} update {update}", self._records_rows)
+        gradient = self.gradients.answer(f"step {step} update {update}", self._records_rows)
         self.done += 1
         if self._rivals is None:
             gradient = gradient + self._fake_gradient(fake, self.discriminator.codes(labels))

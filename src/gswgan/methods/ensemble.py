@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.distributed import AllReduceMechanism, SpreadEnsemble
+from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
@@ -174,7 +174,7 @@ def with_preset(defaults: Defaults[EnsembleSettings], table: Mapping[str, Any]) 
     return dataclasses.replace(defaults, **parts)
 
 
-def make_ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> Ensemble | SpreadEnsemble:
+def make_ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> Ensemble | DistributedEnsemble:
     """The critics behind the mechanism; where there are ranks, the part of this one with the orders to the others."""
     privacy = plan.sums
     mechanism = context.mechanism(privacy.contribution, privacy.event)
@@ -186,7 +186,7 @@ def make_ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -
     units, critics = plan.facts.persons or plan.facts.records, privacy.shards or 1
     context.write_private("shards", {"shards": critics, "units": units, "unused": units % critics})
     part = ensemble_part(settings, plan, context, mechanism)
-    return part if context.ranks is None else SpreadEnsemble(context.ranks, part)
+    return part if context.ranks is None else DistributedEnsemble(context.ranks, part)
 
 
 def ensemble_part(settings: EnsembleSettings, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:

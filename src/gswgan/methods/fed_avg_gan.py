@@ -6,7 +6,7 @@ are summed, noise is added once (trusted aggregator, one client zeroed), and the
 moves the discriminator. What the generator then learns from it is post-processing.
 
 Where it departs from the published code: clients by coins, not ten of them without replacement; our conditional
-critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/federated.md has the bytes.
+critic and generator; Adam for the generator. Clients are computed here, in one batch; docs/results.md has the bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOISES = {"noise-0.01": 0.01, "noise-0.1": 0.1, "noise-0.5": 0.5}
 PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR = 6_558_913, 13_312_545
 """Numbers in the published networks (convolutions of 64 and 128 maps, 1024 hidden units; latent 128)."""
 
-AT_ONCE = {"cpu": 16, "cuda": 128}
+CLIENTS_PER_CHUNK = {"cpu": 16, "cuda": 128}
 """Clients that are computed together at the most."""
 
 
@@ -68,9 +68,8 @@ class FedAvgSettings(CriticSettings):
         """The most that one client adds to a round: one difference of norm clip_norm."""
         return Contribution(clip_norm=self.clip_norm)
 
-    def event(self, facts: Facts) -> Sampled:
+    def event(self, persons: int) -> Sampled:
         """One round: a client's difference could as well have been zero."""
-        persons = _clients(facts)
         if not 1 <= self.clients <= persons:
             raise PlanError("clients", self.clients, f"a number from 1 to {persons}, the clients")
         bound = self.contribution.sensitivity("zeroed")
@@ -79,7 +78,7 @@ class FedAvgSettings(CriticSettings):
 
     def total(self, draft: Draft, steps: int) -> Event:
         """One release for every `generator_updates` steps that were begun."""
-        return Repeated(event=self.event(draft.facts), times=math.ceil(steps / self.generator_updates))
+        return Repeated(event=self.event(_clients(draft.facts)), times=math.ceil(steps / self.generator_updates))
 
     def describe(self, draft: Draft) -> str:
         """The discriminator on one line."""
@@ -102,7 +101,7 @@ class FedAvgSettings(CriticSettings):
 
     def make(self, plan: Plan, context: RunContext) -> FedAvgGAN:
         """The discriminator behind the mechanism that records what is accounted for."""
-        mechanism = context.mechanism(self.contribution, self.event(plan.facts))
+        mechanism = context.mechanism(self.contribution, self.event(_clients(plan.facts)))
         return FedAvgGAN(
             self, mechanism, **plan.facts.shape, public=context.public, batches=context.batches, device=context.device
         )
@@ -152,7 +151,9 @@ class FedAvgGAN(Critic):
         self.images = torch.from_numpy(data.images).to(self.device)
         self.labels = torch.from_numpy(labels.clip(0, self.classes - 1)).to(self.device)
         usual = usual_participants(self._mechanism.event, self.count)
-        self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE[self.device.type]))  # one size: kernels never vary
+        self.chunk = math.ceil(
+            usual / math.ceil(usual / CLIENTS_PER_CHUNK[self.device.type])
+        )  # one size: kernels never vary
 
     def draw_participants(self, number: int) -> np.ndarray:
         """Who takes part in a round: independent secret coins."""
@@ -165,7 +166,7 @@ class FedAvgGAN(Critic):
             return
         self._participants, self._norms = self.draw_participants(number), []
         blocks = self._blocks(number, generator)
-        released = self._mechanism.release(f"round {number}", blocks, slots=1, width=self.width)
+        released = self._mechanism.answer(f"round {number}", blocks, slots=1, width=self.width)
         expected = expected_participants(self._mechanism.event, self.count)
         moved = torch.from_numpy((released.sums[0] / expected).astype(np.float32)).to(self.device)
         for value, part in zip(self.params.values(), moved.split([v.numel() for v in self.params.values()])):
@@ -260,7 +261,7 @@ class FedAvgGANMethod(Method):
     def events(self, request: PlanRequest, noise: float) -> Event:
         """All rounds."""
         critic = self.critic(request, noise)
-        return Repeated(event=critic.event(request.facts), times=critic.releases)
+        return Repeated(event=critic.event(_clients(request.facts)), times=critic.releases)
 
     def draft(self, request: PlanRequest, noise: float) -> Draft:
         """All settings, with the generator of the GAN baselines."""

@@ -152,8 +152,8 @@ class GPate(Critic):
         images, options = fake.detach(), self.settings
         directions = self.directions(images)
         votes = self.votes(images, labels, directions)
-        largest = self._check.release(f"step {self._step} check", votes)
-        counts = self._vote.release(f"step {self._step} votes", votes)
+        largest = self._check.answer(f"step {self._step} check", votes)
+        counts = self._vote.answer(f"step {self._step} votes", votes)
         passed = largest >= options.threshold * options.teachers
         middles = (np.arange(options.bins) + 0.5) * (2 * options.bound / options.bins) - options.bound
         chosen = torch.from_numpy(np.where(passed, middles[counts.argmax(axis=1)], 0.0)).to(directions)

@@ -42,7 +42,7 @@ class Defaults(Generic[C]):
     training: TrainingSettings
 
 
-# What the recipe depends on is the noise in a fake's gradient (docs/choosing.md): 0.0077 for MNIST and Fashion-MNIST at
+# What the recipe depends on is the noise in a fake's gradient (docs/methods.md): 0.0077 for MNIST and Fashion-MNIST at
 # epsilon 10, 0.057 at epsilon 1, 0.47 at epsilon 0.1; 0.09 for digits at epsilon 10.
 QUIET = 0.008
 """Up to this noise nothing is held back: the noise is not what limits the images."""
@@ -67,7 +67,7 @@ def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
 
 
 def gradient_noise(facts: Facts, noise_std: float) -> float:
-    """Length of the noise in a fake's gradient, over the longest gradient without noise (docs/choosing.md)."""
+    """Length of the noise in a fake's gradient, over the longest gradient without noise (docs/methods.md)."""
     return math.sqrt(math.e * facts.pixels) * score_noise(facts, noise_std)
 
 

@@ -30,16 +30,13 @@ def make_request(
         known = "one of " + ", ".join(method.presets)
         todo = "Leave --preset out for the first of them."
         raise PlanError("preset", preset, f"{known} for method {method.name}", todo)
-    units = facts.persons or facts.records
-    request = PlanRequest(
-        facts=facts, preset=preset, delta=check_delta(default_delta(units) if delta is None else delta), **options
-    )
-    check_whole("seed", request.seed, 0, 2**63 - 1)
-    if request.steps is not None:
-        check_whole("steps", request.steps, 1, MAX_STEPS)
-    if request.shards is not None and not method.takes_shards:
-        raise PlanError("shards", request.shards, f"no shards with method {method.name}", "Leave --shards out.")
-    return request
+    if options.get("shards") is not None and not method.takes_shards:
+        raise PlanError("shards", options["shards"], f"no shards with method {method.name}", "Leave --shards out.")
+    for name, least, most in (("seed", 0, 2**63 - 1), ("steps", 1, MAX_STEPS)):
+        if options.get(name) is not None:
+            options[name] = check_whole(name, options[name], least, most)
+    delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
+    return PlanRequest(facts=facts, preset=preset, delta=delta, **options)
 
 
 def plan_run(method: Method, request: PlanRequest) -> Plan:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gswgan.privacy.calibration import calibrate
     from gswgan.privacy.events import Composed, Contribution, DrawnOne, Event, Gaussian, Laplace, Repeated, Sampled
     from gswgan.privacy.ledger import Ledger
-    from gswgan.privacy.mechanism import GaussianMechanism, Released
+    from gswgan.privacy.mechanism import Answer, GaussianMechanism
     from gswgan.privacy.randomness import BatchStreams, Streams
     from gswgan.privacy.votes import Ballot, VoteMechanism
 
@@ -23,13 +23,14 @@ _HOME = {
     "calibration": ("calibrate",),
     "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "ledger": ("Ledger",),
-    "mechanism": ("GaussianMechanism", "Released"),
+    "mechanism": ("GaussianMechanism", "Answer"),
     "randomness": ("BatchStreams", "Streams"),
     "votes": ("Ballot", "VoteMechanism"),
 }
 
 __all__ = [
     "Accountant",
+    "Answer",
     "Ballot",
     "BatchStreams",
     "Composed",
@@ -41,7 +42,6 @@ __all__ = [
     "Laplace",
     "Ledger",
     "PrivacyCost",
-    "Released",
     "Repeated",
     "Sampled",
     "Streams",

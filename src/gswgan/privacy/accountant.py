@@ -1,8 +1,8 @@
 """What a total of releases costs: epsilon at a delta, for one observer under one neighbouring relation.
 
 Gaussian, Laplace and Poisson-sampled releases are composed by Google's privacy-loss distributions (dp-accounting),
-whose discretization rounds against us. The paper's draw of one contributor has no such pair (docs/privacy.md, "Why
-drawing exactly one is different"): its guarantee shows the draw to the observer and averages delta, exactly,
+whose discretization rounds against us. The paper's draw of one contributor has no such pair (docs/proof.md,
+section 5): its guarantee shows the draw to the observer and averages delta, exactly,
 over the binomial number of times that the changed contributor was drawn.
 
 dp-accounting takes a second to import, so it is imported when the first question is asked.

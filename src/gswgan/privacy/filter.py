@@ -1,4 +1,4 @@
-"""Releases that are chosen after earlier ones were seen: what still adds up (docs/privacy.md, section 7).
+"""Releases that are chosen after earlier ones were seen: what still adds up (docs/proof.md, section 8).
 
 Composition by privacy-loss distributions is for mechanisms that are fixed beforehand. Where the next one is chosen
 after the last one was seen, two things are proven: the mu^2 of plain Gaussians add up to a bound that was fixed

@@ -4,7 +4,7 @@ One call that cannot be half done: what comes in are private rows on any device,
 array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
 package, but for votes, which are counted and not clipped (votes.py).
 
-The arithmetic is what the guarantee needs (docs/privacy.md, "Arithmetic"):
+The arithmetic is what the guarantee needs (docs/proof.md, section 2):
 - every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
 - rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, so the
   sum moves by at most the stated sensitivity and on one device one key gives one result;
@@ -40,7 +40,7 @@ MARGIN = 2.0**-36
 MAX_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
-PIECE = 2**17
+NUMBERS_PER_CHUNK = 2**17
 """Numbers clipped at a time on a CPU: float64 copies of more leave its cache, and take five times as long."""
 
 Block: TypeAlias = tuple[Tensor, Tensor | None]
@@ -60,7 +60,7 @@ class ClippedSum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Released:
+class Answer:
     """What has left the barrier: noisy sums [slots, width] and, where asked for, noisy counts [slots]."""
 
     sums: NDArray[np.float64]
@@ -128,12 +128,12 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
         if slot is None and per_contribution == 1 and rows.is_cuda and rows.dtype in (torch.float32, torch.bfloat16):
             total[0, :width] += _gpu_row_sum(rows[:, 0], contribution.clip_norm)
             continue
-        at_once = max(1, PIECE // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
+        per_chunk = max(1, NUMBERS_PER_CHUNK // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
         if slot is None:
-            for piece in torch.split(rows, at_once) if len(rows) else ():
+            for piece in torch.split(rows, per_chunk) if len(rows) else ():
                 total[:per_contribution, :width] += clip_to_grid(piece, contribution.clip_norm).sum(dim=0)
             continue
-        for piece, its in zip(torch.split(rows, at_once), torch.split(slot, at_once)):
+        for piece, its in zip(torch.split(rows, per_chunk), torch.split(slot, per_chunk)):
             valid = (its >= 0) & (its < slots)
             grid = clip_to_grid(piece, contribution.clip_norm)[:, 0] * valid[:, None]
             index = torch.where(valid, its, torch.zeros_like(its)).to(torch.int64)
@@ -199,7 +199,7 @@ class GaussianMechanism:
         """
         return draw_participants(self.event, count, self._streams, self.ledger.observer, name)
 
-    def release(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Released:
+    def answer(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Answer:
         """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
 
         Where the data was summed in parts, the sum of the parts comes in place of the blocks. `name` identifies the
@@ -212,8 +212,8 @@ class GaussianMechanism:
         noise = self._streams.rounded_gaussian(total.shape, scale, "noise", self.ledger.observer, name, fingerprint)
         noisy = (total + noise).astype(np.float64) * (self.contribution.clip_norm * 2.0**-GRID_BITS)
         if not self.contribution.counts:
-            return Released(sums=noisy, counts=None)
-        return Released(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
+            return Answer(sums=noisy, counts=None)
+        return Answer(sums=noisy[:, :width], counts=noisy[:, width] / self.contribution.clip_norm)
 
     def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
         if not isinstance(blocks, ClippedSum):

@@ -76,11 +76,11 @@ class VoteMechanism:
         self.ballot, self.event, self.ledger = ballot, event, ledger
         self._streams = streams
 
-    def release(self, name: str, votes: Tensor) -> NDArray[np.float64]:
+    def answer(self, name: str, votes: Tensor) -> NDArray[np.float64]:
         """Count votes [voters, questions], record the release, add noise to every count.
 
         A vote is the number of an option; any other number is no vote. Returns counts [questions, options] or, for
-        a ballot of the largest, [questions]. `name` is as in `GaussianMechanism.release`.
+        a ballot of the largest, [questions]. `name` is as in `GaussianMechanism.answer`.
         """
         exact = self.counts(votes) << GRID_BITS
         fingerprint = announce(name, exact, self.ballot, self.event, self.ledger, self._streams)

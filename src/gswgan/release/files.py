@@ -35,7 +35,7 @@ MAX_BYTES = {
 }
 """Whatever the plan says. Where it says more, the stage that reads the file compares its size first."""
 
-MAX_LINE = 2**11
+MAX_LINE_BYTES = 2**11
 """Bytes in a line of a ledger."""
 
 

@@ -36,7 +36,7 @@ from gswgan.release.files import (
     ALWAYS,
     MANIFEST,
     MAX_BYTES,
-    MAX_LINE,
+    MAX_LINE_BYTES,
     PAGE,
     SOMETIMES,
     checksum,
@@ -172,7 +172,7 @@ class _Verifier:
         """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
         where, plan = "ledger.jsonl", self.plan
         lines = 100 + 2 * sum(plan.releases().values())  # room for releases that were repeated after a stop
-        text = read_plain(self.folder.ledger, lines * MAX_LINE)
+        text = read_plain(self.folder.ledger, lines * MAX_LINE_BYTES)
         header, self.entries, self.head = read_ledger(self.folder.ledger)
         rows = [json.loads(line) for line in text.decode().split("\n")[:-1]]
         forms = {event: to_json(event) for known in plan.releases() for event in (known, unsampled(known))}

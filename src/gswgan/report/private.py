@@ -15,10 +15,10 @@ from gswgan.run.folder import find_release, read_json
 
 QUANTILES = ("min", "5 %", "25 %", "median", "75 %", "95 %", "max")
 NORMS = ("norm_before", "norm_after")
-MAX_METRICS = 2**26
+MAX_LOG_BYTES = 2**26
 """Bytes of a training log."""
 
-MAX_WEIGHTS = 2**31
+MAX_WEIGHT_BYTES = 2**31
 """Bytes of a generator."""
 
 
@@ -60,14 +60,14 @@ def read_private(path: Path) -> Private:
     stale = False
     if evaluation is not None:
         basis = evaluation.get("basis") or {}
-        stale = basis.get("synthetic") != hashlib.sha256(read_file(folder.generator, MAX_WEIGHTS)).hexdigest()
+        stale = basis.get("synthetic") != hashlib.sha256(read_file(folder.generator, MAX_WEIGHT_BYTES)).hexdigest()
     return Private(evaluation=None if stale else evaluation, stale=stale, metrics=_rows(folder.metrics))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl by step; of a step that was logged twice the later one; torn lines are left out."""
     rows: dict[int, dict[str, Any]] = {}
-    for line in read_file(path, MAX_METRICS).decode(errors="replace").splitlines() if path.exists() else ():
+    for line in read_file(path, MAX_LOG_BYTES).decode(errors="replace").splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
         except json.JSONDecodeError:

@@ -22,7 +22,7 @@ from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.run.folder import RunFolder, find_release, read_json
 from gswgan.run.publish import cost_from_statement, cost_of_ledger
 
-MAX_CLASSES = 20
+MAX_SHOWN_CLASSES = 20
 """Classes with samples on the page."""
 
 STRIP = 8
@@ -43,7 +43,7 @@ class Release:
     releases: int
     repeated: int
     head: str
-    caught: float | None
+    max_detection_rate: float | None
     embedding: Embedding | None
     kept: list[int]
     samples: dict[int, np.ndarray]
@@ -83,7 +83,7 @@ def read_release(path: Path) -> Release:
         releases=len(entries),
         repeated=sum(entry.attempt > 0 for entry in entries),
         head=head,
-        caught=None if void or cost is None else caught(covered, cost.neighbours),
+        max_detection_rate=None if void or cost is None else max_detection_rate(covered, cost.neighbours),
         embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
         kept=kept,
         samples=samples,
@@ -104,7 +104,7 @@ def _checked_cost(folder: RunFolder, plan: Plan, stated: Mapping[str, Any]) -> P
     return cost_from_statement(stated)
 
 
-def caught(event: Event, neighbours: str, false_alarms: float = 0.01) -> float | None:
+def max_detection_rate(event: Event, neighbours: str, false_alarms: float = 0.01) -> float | None:
     """The most that any attack on one unit is right, if it accuses falsely with this probability.
 
     H_{e^epsilon}(P || Q) <= delta(epsilon) means P(A) <= e^epsilon Q(A) + delta(epsilon) for every test A and every
@@ -125,6 +125,6 @@ def _draw(folder: RunFolder, plan: Plan) -> tuple[list[int], dict[int, np.ndarra
     kept: list[int] = read_json(folder.model, "model.json")["labels"]
     count = STRIP if plan.facts.pixels > 2000 else 2 * STRIP
     count = 8 * STRIP if plan.facts.classes == 1 else count
-    labels = np.repeat(np.array(kept[:MAX_CLASSES]), count)
+    labels = np.repeat(np.array(kept[:MAX_SHOWN_CLASSES]), count)
     images, _ = model.sample(len(labels), labels, seed=0)
-    return kept, dict(zip(kept[:MAX_CLASSES], np.split(images, len(labels) // count)))
+    return kept, dict(zip(kept[:MAX_SHOWN_CLASSES], np.split(images, len(labels) // count)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gswgan.methods import find_method
-from gswgan.plan.plan import INVENTED
+from gswgan.plan import wording
 from gswgan.privacy import DrawnOne, Sampled
 from gswgan.privacy.events import BaseEvent, in_words
 from gswgan.report.release import Release
@@ -64,8 +64,7 @@ def strength(release: Release) -> str:
     """A word for the guarantee."""
     if release.void or release.cost is None:
         return "no guarantee"
-    epsilon = release.cost.epsilon
-    return "strong" if epsilon <= 1 else "moderate" if epsilon <= 10 else "weak" if epsilon <= 50 else "not meaningful"
+    return wording.strength(release.cost.epsilon)
 
 
 def unit(release: Release) -> str:
@@ -108,11 +107,11 @@ def promise(release: Release) -> list[str]:
     ]
     if release.void:
         return lines
-    if release.caught is not None:
+    if release.max_detection_rate is not None:
         lines.append(
             f"As an attack: somebody who knows all the rest of the data suspects what this {cost.unit} was. If they "
             f"may accuse falsely in 1 case of 100, then the best of all attacks finds a true suspicion in at most "
-            f"{math.ceil(100 * release.caught - 1e-6)} of 100; guessing finds 1."
+            f"{math.ceil(100 * release.max_detection_rate - 1e-6)} of 100; guessing finds 1."
         )
     elif cost.epsilon > 50:
         lines.append("That is no limit that an attacker would feel: do not rely on it.")
@@ -136,16 +135,12 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
         "public": "Everybody who gets the release.",
         "server": "The server that the participants answer to.",
     }
-    several = {
-        "person": "All images of a person together.",
-        "invented client": INVENTED,
-    }.get(cost.unit, "Several records of one person are protected only as a group, at a multiple of the cost.")
     again = f" {release.repeated:,} had to be repeated and are counted." if release.repeated else ""
     whole = sum(times for _, times in planned)
     return [
         ("Epsilon", figure(cost.epsilon), "The limit, as an exponent. Less is more private."),
         ("Delta", figure(cost.delta), f"The probability that is left out of the limit: {share(cost.delta)}."),
-        ("Unit", cost.unit, several),
+        ("Unit", cost.unit, wording.several_records(cost.unit)),
         ("Neighbours", cost.neighbours, relation[cost.neighbours]),
         ("Observer", cost.observer, who.get(cost.observer, "")),
         ("Sampling", cost.sampling, _sampling(planned[0][0])),
@@ -191,14 +186,4 @@ def not_covered(release: Release) -> list[str]:
     """What the guarantee does not speak about."""
     if release.cost is None:
         return ["Everything: nothing about this release is protected."]
-    lines = [
-        "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
-        "Other releases about the same data, by anybody: their costs add up.",
-        f"What is public: that the data exists, its name, {release.plan.size}, the names of its classes, the image "
-        "size.",
-        "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
-        "Files outside the release, how long the run took, and what its operator saw on the screen.",
-    ]
-    if release.cost.unit == "record":
-        lines.insert(2, "A person with several records: m of them are protected as if the noise were m times smaller.")
-    return lines
+    return wording.not_covered(release.plan, release.cost.unit)

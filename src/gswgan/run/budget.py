@@ -1,4 +1,4 @@
-"""The budget file: a budget for all runs over one body of data. It is a privacy filter (docs/privacy.md, section 7).
+"""The budget file: a budget for all runs over one body of data. It is a privacy filter (docs/proof.md, section 8).
 
 A run enters all its planned releases before the first of them, under a lock, or is refused; what is entered stays,
 whatever becomes of the run. A release that is repeated after a stop is entered before it happens as well.

@@ -225,7 +225,7 @@ def data_digest(data: ImageData | ImageStream, key: bytes) -> str:
     state = hashlib.blake2b(key=key)
     if isinstance(data, ImageStream):
         state.update(repr(data.reader).encode())
-        for path, label in data.shards.files():
+        for path, label in data.files.paths():
             state.update(f"{path.stat().st_size} {label} ".encode())
             with path.open("rb") as file:
                 while piece := file.read(2**20):

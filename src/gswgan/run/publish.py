@@ -17,8 +17,9 @@ from gswgan.errors import LedgerError, PlanError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
 from gswgan.methods import find_method
-from gswgan.plan.plan import INVENTED, Plan
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain, to_plain
+from gswgan.plan.wording import NOT_COVERED_ON_CARD, several_records
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import in_words, tally, unsampled
@@ -144,7 +145,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         lines += [
             f"- {cost}",
             f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
-            f"- protected: the content of one {cost.unit}. {_several(cost.unit)}",
+            f"- protected: the content of one {cost.unit}. {several_records(cost.unit)}",
             *(f"- planned: {times} x {in_words(event)}" for event, times in plan.releases().items()),
             "- what happened is in ledger.jsonl",
             *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
@@ -155,8 +156,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
     lines += [
         "",
-        "Not covered: choices made by looking at the protected data (settings, seeds, which of several runs to",
-        "publish), other releases about the same data, and files outside this folder.",
+        *NOT_COVERED_ON_CARD,
         "",
         "## Public facts",
         "",
@@ -181,11 +181,3 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
 def plain_text(name: str) -> str:
     """A name of a file, class or preset, which anybody may have chosen, as text that is no Markdown and no HTML."""
     return re.sub(r"([\\`*_{}\[\]()#!|~:])", r"\\\1", html.escape(name, quote=False))
-
-
-def _several(unit: str) -> str:
-    if unit == "person":
-        return "All records of a person together are protected."
-    if unit == "invented client":
-        return f"{INVENTED} All records of one group together are protected. A person may be in several groups."
-    return "Several records of one person are protected only as a group, at a multiple of the cost."

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from conftest import tiny_images
-from gswgan.critics.ensemble.warm_start import Stopped
 from gswgan.critics.kernel import streaming
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.critics.kernel.streaming import Job, OnePass, Partial, check_workers, sum_part, summed_parts
+from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData, ImageStream, open_stream, stream
 from gswgan.data import files as data_files
 from gswgan.data.files import Part
@@ -98,7 +98,7 @@ def test_a_record_that_cannot_be_decoded_changes_nothing_else(tmp_path: Path, st
     assert damaged.public_records == stripes.n  # nor does it change what is public
     total = streamed(damaged, tmp_path / "b", keep=counted.append)
     assert counted == [1]
-    (piece,) = found.reader.read(found.shards.parts[1])  # records 32 to 63
+    (piece,) = found.reader.read(found.files.parts[1])  # records 32 to 63
     features = RandomFeatures(SETTINGS, 1, 8, CPU)
     ((rows, slots),) = record_blocks(piece, features)
     mine = clip_to_grid(rows, 1.0)[50 - 32, 0].numpy()
@@ -262,7 +262,7 @@ def test_an_error_of_a_worker_says_the_same_everywhere(tmp_path: Path, stripes: 
     assert (type(error), str(error)) == (DataError, str(DataError("name", (1, 2), "three", "Do it.")))
     found = open_stream(write_npz(tmp_path / "npz", stripes), classes=3)
     job = Job(reader=found.reader, settings=SETTINGS, contribution=COUNTED, device="cpu")
-    gone = dataclasses.replace(found.shards.parts[0], path=tmp_path / "gone.npz")
+    gone = dataclasses.replace(found.files.parts[0], path=tmp_path / "gone.npz")
     with pytest.raises(DataError, match="no such file"):
         list(summed_parts(job, {0: gone}, 1))
 

@@ -105,7 +105,7 @@ def embed_records(
     blocks: Iterable[Block] | ClippedSum, records: int, classes: int, width: int, mechanism: GaussianMechanism
 ) -> Embedding:
     """The same release from the records' own features, or from their sum, wherever it was computed."""
-    released, std = mechanism.release("embedding", blocks, slots=classes, width=width), mechanism.noise_std
+    released, std = mechanism.answer("embedding", blocks, slots=classes, width=width), mechanism.noise_std
     sums = torch.from_numpy(released.sums)
     if released.counts is None:  # without labels the only count is n, which is public
         counts, count_std = torch.tensor([float(records)], dtype=torch.float64), 0.0
@@ -118,7 +118,7 @@ def embed_persons(
     blocks: Iterable[Block], classes: int, width: int, mechanism: GaussianMechanism, weight: float
 ) -> Embedding:
     """The same release from the persons' own averages, wherever each was computed."""
-    flat = mechanism.release("embedding", blocks, slots=1, width=classes * (width + 1)).sums
+    flat = mechanism.answer("embedding", blocks, slots=1, width=classes * (width + 1)).sums
     return Embedding.of_persons(flat, classes, mechanism.noise_std, weight)
 
 

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gswgan.critics.ensemble.warm_start import Stopped, Store
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
+from gswgan.critics.resumable import Stopped, Store
 from gswgan.data.files import Part
 from gswgan.data.stream import ImageStream, PartReader
 from gswgan.errors import GswganError, PlanError, RunError
@@ -82,7 +82,7 @@ class OnePass:
         self, settings: KernelSettings, contribution: Contribution, device: torch.device
     ) -> tuple[ClippedSum, int]:
         """The sum over all records and their number. Raises Stopped when it was asked to stop, and has saved."""
-        stream, parts = self.stream, self.stream.shards.parts
+        stream, parts = self.stream, self.stream.files.parts
         where = "cpu" if self.workers == "ray" else str(device)
         job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where)
         done, total, left_out = self._saved(len(parts), settings, contribution)

@@ -1,4 +1,4 @@
-"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/refined.md).
+"""The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/methods.md).
 
 1. The kernel critic makes its one release and trains a generator with it.
 2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
@@ -36,7 +36,7 @@ WARM_UP = 100
 CONSTANT = 0.6
 """Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
 
-AT_ONCE = {"cpu": 2**24, "cuda": 2**29}
+NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -142,14 +142,14 @@ class Refined(Critic):
             generator.begin()
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
-            self._descent.prepare(len(self._images), at_once=AT_ONCE[self.device.type])
+            self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
         seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
 
         def rows(members: np.ndarray) -> Tensor:
             some = torch.from_numpy(members).to(self.device)
             return gradients.of_records(self._images[some], self._labels[some], some, seed)
 
-        gradient = self._descent.release(f"step {step}", rows)
+        gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         generator.descend_denoiser(gradient, rate, self.optimizer.average)

@@ -2,7 +2,7 @@
 
 All records share one matrix of weights, handed in as [record, out, k k in] without a copy; the gradient has the same
 shape and is not summed over records. A record stands for `draws` images that follow each other. What is computed for
-a record must not depend, to the last bit, on who else is there or where it stands (docs/privacy.md): on a GPU these are
+a record must not depend, to the last bit, on who else is there or where it stands (docs/proof.md): on a GPU these are
 our own kernels, on a CPU each record's rows begin at aligned addresses.
 """
 

@@ -1,4 +1,4 @@
-"""The guarantee of a run in plain words."""
+"""The guarantee of a run in plain text, for the commands that print it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelStart
-from gswgan.plan.plan import INVENTED, Plan
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain
+from gswgan.plan.wording import not_covered, strength
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import in_words
 from gswgan.run.folder import RunFolder, read_json
@@ -17,7 +18,7 @@ from gswgan.run.publish import cost_from_statement
 
 
 def outcome(folder: RunFolder) -> str:
-    """What a run that has ended leaves, and what may be said of it."""
+    """What a finished run has written, and its guarantee."""
     statement = read_json(folder.privacy, "privacy.json")
     plan, kept = folder.plan(), read_json(folder.model, "model.json")["labels"]
     left_out = [name for label, name in enumerate(plan.facts.class_names) if label not in kept]
@@ -37,7 +38,7 @@ def outcome(folder: RunFolder) -> str:
 
 
 def outcome_to_each(folder: RunFolder) -> str:
-    """What a run of clients leaves, and what may be said of it to each observer."""
+    """What a finished run of clients has written, and its guarantee towards each observer."""
     statement = read_json(folder.privacy, "privacy.json")
     also = [f"also:      {from_plain(PrivacyCost, other)}" for other in statement["guarantees"][1:]]
     assumed = [f"assumed:   {one}" for one in statement["assumed"]]
@@ -46,7 +47,7 @@ def outcome_to_each(folder: RunFolder) -> str:
 
 
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
-    """What it says, what it covers, what it does not cover."""
+    """What the guarantee says, what it rests on, what it covers and what it does not cover."""
     cost = cost_from_statement(statement)
     if cost is None:
         return "\n".join([
@@ -57,13 +58,8 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         ])  # fmt: skip
     unit = cost.unit
     factor = math.exp(min(cost.epsilon, 700))
-    strength = (
-        "strong" if cost.epsilon <= 1 else "moderate" if cost.epsilon <= 10 else
-        "weak" if cost.epsilon <= 50 else "not meaningful in practice"
-    )  # fmt: skip
     change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
     embedding = "the embedding, " if isinstance(plan.critic, KernelSettings | KernelStart) else ""
-    several = ("  - a person with several records: m of them are protected as if the noise were m times smaller;",)
     releases = plan.releases()
     lines = []
     if statement.get("void"):
@@ -74,9 +70,9 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "What it says",
         f"  Take any one {unit} of the {plan.facts.data} data and {change}. Whatever is in release/,",
         f"  the chance of seeing it changes by a factor of at most e^{cost.epsilon:.4g} = {factor:.3g}, except for a",
-        f"  probability of {cost.delta:g}. This is {strength} protection. It holds against everybody who sees release/",
-        f"  (observer: {cost.observer}), whatever else they know, and for any number of",
-        "  samples drawn from the generator.",
+        f"  probability of {cost.delta:g}. The protection is {strength(cost.epsilon)}. It holds against everybody who",
+        f"  sees release/ (observer: {cost.observer}), whatever else they know, and for any number of samples",
+        "  drawn from the generator.",
         "",
         "What it rests on",
         f"  {sum(releases.values())} planned release(s) of sums to which one {unit}'s content can add so little",
@@ -88,12 +84,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         f"  everything under release/: the generator, its samples, {embedding}the ledger.",
         "",
         "What it does not cover",
-        "  - private/, and anything printed with --show-private;",
-        f"  - public facts: that the data set exists, its name, {plan.size}, its classes by name, image size;",
-        *(several if unit == "record" else ()),
-        *((f"  - {INVENTED}",) if unit == "invented client" else ()),
-        "  - other runs on the same data: their costs add up;",
-        "  - choices made by looking at this data: settings, seeds, which run to publish.",
+        *(f"  - {line}" for line in not_covered(plan, unit)),
     ]
     if statement.get("claimed"):
         claim = statement["claimed"]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import choosing
 from gswgan.cli.plan_text import advice
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.methods import advice as module
 from gswgan.methods import make_plan
 from gswgan.methods.advice import BEARABLE, Comparison, ensemble_noise, kernel_noise
-from gswgan.plan import advice as module
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import PrivacySettings
 from gswgan.privacy import Accountant
@@ -168,7 +167,8 @@ def test_without_dp_accounting_a_saved_plan_can_still_be_shown(monkeypatch: pyte
 
 
 def test_the_page_has_the_figures_of_the_code() -> None:
-    page = (Path(choosing.__file__).parent.parent / "docs" / "choosing.md").read_text()
-    assert choosing.row(60_000, 10.0) in page
-    assert choosing.row(1_000, 1.0) in page
-    assert f"up to {BEARABLE:g}" in page
+    page = " ".join((Path(__file__).parents[2] / "docs" / "methods.md").read_text().split())
+    found = compare(MNIST, epsilon=10.0, delta=1e-5)
+    assert f"{found.ratio:.0f} times for MNIST with K = {found.ensemble.shards}" in page
+    assert f"at noise {found.kernel_noise:.2g}, 0.057 and 0.47" in page
+    assert f"Up to {BEARABLE:g} both critics work" in page
