@@ -84,6 +84,13 @@ def words(page: str) -> int:
     return sum(any(letter.isalnum() for letter in word) for word in (ROOT / page).read_text().split())
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    code = [path for folder in (PACKAGE, ROOT / "benchmarks") for path in folder.rglob("*.py")]
+    named = {(path.name, page) for path in code for page in re.findall(r"docs/\w+\.md", path.read_text())}
+    assert len(named) > 10
+    assert {one for one in named if not (ROOT / one[1]).exists()} == set()
+
+
 def test_the_layers_are_those_of_the_package() -> None:
     page = " ".join((ROOT / "docs" / "paper_map.md").read_text().split())
     assert f"): {', '.join(architecture.layers(gswgan.__doc__ or ''))}." in page

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federate
-from rounds import run_killed, why_refused
+from rounds import read_log, run_killed, why_refused
 
 from gswgan.data import clients
 from gswgan.errors import StorageError
 from gswgan.federated import critic_client
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.critic_messages import Batch, answer, pack_block, question, read_question, unpack_block
-from gswgan.federated.memory import Cap, Memory, read_log
+from gswgan.federated.memory import Cap, Memory
 from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
 from gswgan.federated.round import create_run
 from gswgan.plan.plan import Plan

@@ -18,11 +18,13 @@ from critic_rounds import critic_plan
 from rounds import people
 
 pytest.importorskip("flwr")
+from rounds import read_log
+
 from gswgan.data import clients
 from gswgan.federated.client import REFUSED
 from gswgan.federated.critic_messages import unpack_block
 from gswgan.federated.critic_plan import answer_event, most_spent
-from gswgan.federated.memory import Memory, home_of, read_log
+from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import spent, trust_of
 from gswgan.plan.plan import Plan

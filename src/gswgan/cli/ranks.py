@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.api import pick_device
 from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
 from gswgan.errors import PlanError
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
+from gswgan.run.released import pick_device
 
 
 def run_in_ranks(app: Callable[[], object]) -> None:
@@ -46,7 +46,7 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
 
 def hold(ranks: Ranks) -> None:
     """A rank other than 0: some of the critics, on the records of their shards."""
-    from gswgan.cli.real_data import load_data
+    from gswgan.evaluation.real_data import load_data
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over
     order = ranks.receive()

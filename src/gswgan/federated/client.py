@@ -36,7 +36,7 @@ from gswgan.federated.critic_client import CriticAtClient, kept_answer, was_last
 from gswgan.federated.critic_messages import Batch
 from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.limits import Limits
-from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, write_log
+from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.records import SHAPE, no_records, of_one_person
 from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
@@ -45,10 +45,9 @@ from gswgan.plan.plan import Plan
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import BaseEvent, Event, Repeated
-from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
 from gswgan.privacy.randomness import create_key, erase_key, load_key
-from gswgan.privacy.storage import drop_torn_tail, locked, make_folder, read_file, sync_folder, write_durably
+from gswgan.privacy.storage import locked, make_folder, read_file, sync_folder, write_durably
 from gswgan.run.budget_entry import enter_into
 from gswgan.run.folder import write_json
 
@@ -164,7 +163,8 @@ class Client:
         assert plan.privacy is not None
         folder, event = self._place(plan), _event(plan)
         self._limits.check(plan)
-        if name not in _recorded(folder):  # a repeated answer is counted where it is recorded
+        repeated = any(entry.name == name for entry in recorded(folder / "ledger.jsonl"))
+        if not repeated:  # a repeated answer is counted where it is recorded
             memory = Memory.read(self.home)
             memory.cap.check((*memory.events, event))
         is_new = not folder.exists()
@@ -250,12 +250,3 @@ def _all_answers(plan: Plan) -> Event:
     """What a plan can ask of one client at the most: an answer in every round, whatever coins the server tosses."""
     assert plan.privacy is not None
     return Repeated(event=answer_event(plan), times=plan.privacy.releases)
-
-
-def _recorded(folder: Path) -> set[str]:
-    """The names of the answers that a plan's ledger has."""
-    path = folder / "ledger.jsonl"
-    if not path.exists():
-        return set()
-    drop_torn_tail(path)
-    return {entry.name for entry in read_ledger(path)[1]} if path.stat().st_size else set()

@@ -21,8 +21,8 @@ from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import read_ledger
-from gswgan.privacy.storage import append_durably
+from gswgan.privacy.ledger import Entry, read_ledger
+from gswgan.privacy.storage import append_durably, drop_torn_tail
 from gswgan.run.folder import Entered, read_json
 
 LARGEST_LOG = 2**20
@@ -70,7 +70,7 @@ class Memory:
         """Of the folder of one client, without the ledger `but`."""
         known = read_json(home / "client.json", "the client.json of a client's state")
         ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
-        events = tuple(entry.event for path in ledgers for entry in read_ledger(path)[1])
+        events = tuple(entry.event for path in ledgers for entry in recorded(path))
         return cls(client=str(known["client"]), cap=Cap(**known["cap"]), events=events)
 
     @property
@@ -100,6 +100,14 @@ class CappedLedger(Ledger):
         return super().record(name, event, fingerprint)
 
 
+def recorded(ledger: Path) -> list[Entry]:
+    """The answers in a ledger. There are none in one that a client was writing its first line to when it died."""
+    if not ledger.exists():
+        return []
+    drop_torn_tail(ledger)
+    return read_ledger(ledger)[1] if ledger.stat().st_size else []
+
+
 def memories(state: Path) -> list[Memory]:
     """All clients whose memory is under `state`, which may be the folder of a single one."""
     homes = [state] if (state / "client.json").exists() else sorted(path.parent for path in state.glob("*/client.json"))
@@ -115,9 +123,3 @@ def write_log(home: Path, what: str, why: str) -> None:
         path.replace(home / "log.jsonl.old")
     row = {"time": round(time.time(), 3), "what": what, "why": why[:2000]}
     append_durably(path, json.dumps(row) + "\n", mode=0o600)
-
-
-def read_log(home: Path) -> list[dict[str, object]]:
-    """The lines of a client's log since it was last put aside."""
-    path = home / "log.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

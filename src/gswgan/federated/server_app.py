@@ -16,13 +16,13 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from gswgan.api import pick_device
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError, printable, short
 from gswgan.federated.messages import Fields
 from gswgan.federated.remote_critics import Take, known_nodes, run_rounds
 from gswgan.federated.round import Round
 from gswgan.run.folder import RunFolder, read_json
+from gswgan.run.released import pick_device
 
 RECORD = "gswgan"
 PATIENCE = 60.0

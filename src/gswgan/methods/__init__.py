@@ -32,6 +32,9 @@ METHODS: dict[str, Method] = {
 BY_PERSON: dict[str, Method] = {fed_avg_gan.METHOD.name: fed_avg_gan.METHOD}
 """Methods for clients alone: they take data by person and no other."""
 
+_EARLIER = (
+    "An earlier version of gswgan made this plan or run: use it with that version, or start anew. Nothing was changed."
+)
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
 
@@ -60,7 +63,8 @@ def read_plan(source: Path | object) -> Plan:
     data = _load(source) if isinstance(source, Path) else source
     if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
         found = data.get("format_version") if isinstance(data, dict) else data
-        raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _AGAIN)
+        earlier = type(found) is int and 0 < found < FORMAT_VERSION
+        raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _EARLIER if earlier else _AGAIN)
     plan = plan_from_table({key: value for key, value in data.items() if key not in ("format_version", "digest")})
     if data.get("digest") != plan.digest():
         raise PlanError(

@@ -236,11 +236,6 @@ class FedAvgGAN(Critic):
             value.copy_(tensors[name])
 
 
-def bytes_a_round(discriminator: int, generator: int) -> dict[str, int]:
-    """What travels to and from one client in a round, 4 bytes a number: both networks down, one difference up."""
-    return {"down": 4 * (discriminator + generator), "up": 4 * discriminator}
-
-
 class FedAvgGANMethod(Method):
     """The published rounds with our networks; small networks for tiny images. `noise` is the noise multiplier."""
 
