@@ -168,7 +168,7 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(metrics, "accuracy", stop)
     result = call(digits, "--data", "digits", *QUICK, code=130)
-    assert "the same command goes on" in result.stderr
+    assert "the same command continues" in result.stderr
 
 
 def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

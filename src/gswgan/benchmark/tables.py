@@ -139,7 +139,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[list[
 
 
 def main_table(found: Mapping[str, Any], data: str) -> Table:
-    """Table 1 with our columns; those that nobody has anything for are left out."""
+    """Table 1 with our columns; columns without any value are left out."""
     head = ["Method", "Preset", "True epsilon", "Claimed", "Relation", "IS ↑", "FID ↓", "MLP ↑", "CNN ↑",
             "Avg ↑", "Calibrated ↑", "Train time", "Peak MiB"]  # fmt: skip
     real = found["real"][data]

@@ -100,5 +100,5 @@ def work_bar(kept: str = "") -> Iterator[tuple[Callable[..., None], Callable[[st
 
             yield bar.console.print, move
     except KeyboardInterrupt:
-        errors.print(f"stopped; the same command goes on. {kept}".rstrip())
+        errors.print(f"stopped; the same command continues. {kept}".rstrip())
         raise typer.Exit(130) from None

@@ -107,7 +107,7 @@ def dirichlet_clients(data: ImageData, number: int, *, concentration: float, see
     `concentration`, at few clients for one far below 1. Where a record goes is decided by the seed, its index and its
     own label: no other record moves it, and a client taken away leaves all others as they are. Some may be empty.
 
-    What it does not give: the clients are no persons, so privacy for each of them protects nobody in particular.
+    The clients are no persons: privacy for each of them is not privacy for a person.
     A record whose label changes goes to another client, so two clients change, not one.
     """
     if data.persons is not None:

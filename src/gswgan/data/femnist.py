@@ -26,7 +26,7 @@ MERGED = 36
 """Classes of the paper: digits and letters, whatever their case."""
 _SIDE = 28
 MAX_JSON_BYTES = 2**31  # bytes of one file
-_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 an image) and y"
+_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 per image) and y"
 _TFF = "a TFF file: examples/CLIENT with pixels (floats, n x 28 x 28) and label (n integers)"
 
 # Of one client: images as uint8 with bright ink [n, 28, 28], labels [n].

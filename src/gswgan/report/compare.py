@@ -1,4 +1,4 @@
-"""Several runs beside each other: their guarantees, what they cost together, and, privately, what they are worth."""
+"""Several runs beside each other: their guarantees, what they cost together, and on a private page their utility."""
 
 from __future__ import annotations
 

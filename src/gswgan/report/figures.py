@@ -119,7 +119,7 @@ def _png(canvas: Canvas) -> bytes:
 
 
 def _inline(svg: str, alt: str) -> str:
-    """An SVG for use inside the page: its colours and font, no names that nobody refers to."""
+    """An SVG for use inside the page: its colours and font, no unused names."""
     text = svg[svg.index("<svg") :]
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*</defs>", "", text)

@@ -37,7 +37,7 @@ class Page:
 
     def write(self, folder: Path, *, private: bool) -> Path:
         """report.html and figures/ in the folder, neither of them a link; an earlier report there is replaced."""
-        folder = folder.parent.resolve() / folder.name  # the folder itself may be no link: a stranger may have made it
+        folder = folder.parent.resolve() / folder.name  # the folder itself may be no link: anybody may have made it
         place = folder / "figures"
         for new in (folder, place):
             make_folder(new, private=private and not new.exists())  # the files are closed in any case
@@ -53,7 +53,7 @@ class Page:
 
 
 def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Private] | None = None) -> Page:
-    """Several releases side by side, by name; with private parts also what they are worth."""
+    """Several releases side by side, by name; with private parts also their utility."""
     content, figures = comparison(runs, private)
     cards = [
         {"name": name, "words": words, "samples": _samples(release, 1), "release": release} for name, release in runs

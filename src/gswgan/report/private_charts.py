@@ -1,4 +1,4 @@
-"""The charts of a private page: what the release is worth, and how training went."""
+"""The charts of a private page: the utility of the release, and how training went."""
 
 from __future__ import annotations
 
