@@ -21,15 +21,9 @@ from gswgan.privacy.participation import draw_participants
 
 STEPS = {"gswgan": 800}
 CASES = [
-    ("gswgan", "ensemble"),
-    ("gswgan", "ensemble-alone"),
-    ("gswgan", "paper"),
-    ("dp-sgd-gan", "revisited"),
-    ("dp-merf", "paper"),
-    ("dp-merf-ae", "default"),
-    ("dp-merf-ae", "paper"),
-    ("g-pate", "default"),
-]
+    ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("dp-sgd-gan", "revisited"),
+    ("dp-merf", "paper"), ("dp-merf-ae", "default"), ("dp-merf-ae", "paper"), ("g-pate", "default"),
+]  # fmt: skip
 SAMPLED = [case for case in CASES if case not in (("gswgan", "paper"), ("g-pate", "default"))]
 
 

@@ -126,14 +126,11 @@ def test_train_size_and_samples(digits: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--metrics", "accuracy"), "inception_score, fid"),
-        (("--classifiers", "svm"), "linear_svc"),
-        (("--classifiers", ","), "fast, all"),
-        (("--settings", "best"), "paper or defaults"),
-        (("--seeds", "1,x"), "such as 1,2,3"),
-        (("--seeds", "-1"), "such as 1,2,3"),
+        (("--metrics", "accuracy"), "inception_score, fid"), (("--classifiers", "svm"), "linear_svc"),
+        (("--classifiers", ","), "fast, all"), (("--settings", "best"), "paper or defaults"),
+        (("--seeds", "1,x"), "such as 1,2,3"), (("--seeds", "-1"), "such as 1,2,3"),
     ],
-)
+)  # fmt: skip
 def test_unknown_options(options: tuple[str, ...], reason: str, digits: Path) -> None:
     with pytest.raises(PlanError, match=reason):
         call(digits, "--data", "digits", *options)

@@ -299,7 +299,7 @@ def test_stratified_keeps_the_proportions() -> None:
     assert np.array_equal(part.images, stratified(skewed, 45, seed=1).images)
     assert not np.array_equal(part.images, stratified(skewed, 45, seed=2).images)
     for size in (29, 91):
-        with pytest.raises(DataError, match="10 a class"):
+        with pytest.raises(DataError, match="10 per class"):
             stratified(skewed, size, seed=1)
 
 
@@ -317,9 +317,9 @@ def bad_files() -> dict[str, tuple[dict[str, np.ndarray], str]]:
         "floats up to 255": ({"images": images.astype(np.float32), "labels": labels}, r"outside \[0, 1\]"),
         "no labels": ({"images": images}, "no array `labels`"),
         "no images": ({"labels": labels}, "no array `images`"),
-        "labels of another length": ({"images": images, "labels": labels[:50]}, "one label an image"),
+        "labels of another length": ({"images": images, "labels": labels[:50]}, "one label per image"),
         "unknown class": ({"images": images, "labels": labels + 1}, "a class from 0 to 9"),
-        "too few": ({"images": images[:99], "labels": labels[:99]}, "at least 10 a class, so 100"),
+        "too few": ({"images": images[:99], "labels": labels[:99]}, "at least 10 per class, so 100"),
         "one class": ({"images": images, "labels": np.zeros(100, np.int64)}, "at least two classes"),
         "pickle": ({"images": images, "labels": labels.astype(object)}, "never pickled"),
     }

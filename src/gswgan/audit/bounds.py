@@ -75,14 +75,11 @@ def _measure_all(first: Scores, second: Scores, thresholds: Scores, error: float
     high = np.where(false == sizes[1], 1.0, beta.isf(error / 2, false + 1, np.maximum(sizes[1] - false, 1)))
     return [
         Rates(
-            trials=min(sizes),
-            power=int(h) / sizes[0],
-            level=int(f) / sizes[1],
-            power_low=float(lo),
+            trials=min(sizes), power=int(h) / sizes[0], level=int(f) / sizes[1], power_low=float(lo),
             level_high=float(hi),
         )
         for h, f, lo, hi in zip(hits, false, low, high, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def distribution_free(rates: Rates, delta: float) -> float:

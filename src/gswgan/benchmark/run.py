@@ -21,10 +21,9 @@ from gswgan.benchmark.page import benchmark_page
 from gswgan.benchmark.tables import gather, markdown
 from gswgan.data import ImageData
 from gswgan.errors import DataError, RunError
-from gswgan.evaluation.cache import is_public
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
-from gswgan.evaluation.references import reference_folders
+from gswgan.evaluation.references import is_public, reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
 from gswgan.methods import make_plan
@@ -159,10 +158,8 @@ class _Job:
         """What the figures depend on besides the run."""
         request = self.setup.request
         return {
-            "samples": self.setup.samples,
-            "metrics": list(request.metrics),
-            "classifiers": list(request.classifiers),
-        }
+            "samples": self.setup.samples, "metrics": list(request.metrics), "classifiers": list(request.classifiers),
+        }  # fmt: skip
 
     def read(self) -> dict[str, Any]:
         """The state; empty before the cell has begun."""

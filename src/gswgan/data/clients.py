@@ -42,14 +42,10 @@ def clients(data: ImageData) -> Iterator[tuple[str, ImageData]]:
         yield (
             client,
             dataclasses.replace(
-                data,
-                images=data.images[mine],
-                labels=None if data.labels is None else data.labels[mine],
-                persons=np.zeros(len(mine), np.int64),
-                person_ids=(client,),
-                left_out=0,
+                data, images=data.images[mine], labels=None if data.labels is None else data.labels[mine],
+                persons=np.zeros(len(mine), np.int64), person_ids=(client,), left_out=0,
             ),
-        )
+        )  # fmt: skip
 
 
 def keep_clients(
@@ -92,12 +88,9 @@ def without_records(data: ImageData, kept: np.ndarray) -> ImageData:
     assert data.persons is not None
     stays = kept[data.persons]
     return dataclasses.replace(
-        data,
-        images=data.images[stays],
-        labels=None if data.labels is None else data.labels[stays],
-        persons=data.persons[stays],
-        left_out=data.left_out + int((~stays).sum()),
-    )
+        data, images=data.images[stays], labels=None if data.labels is None else data.labels[stays],
+        persons=data.persons[stays], left_out=data.left_out + int((~stays).sum()),
+    )  # fmt: skip
 
 
 def dirichlet_clients(data: ImageData, number: int, *, concentration: float, seed: int) -> ImageData:

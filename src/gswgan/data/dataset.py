@@ -105,14 +105,9 @@ def make_image_data(
     if persons is not None:
         places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
-        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]),
-        images=pixels,
-        labels=checked,
-        classes=classes,
-        class_names=names,
-        persons=places,
-        person_ids=ids,
-    )
+        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]), images=pixels,
+        labels=checked, classes=classes, class_names=names, persons=places, person_ids=ids,
+    )  # fmt: skip
 
 
 def _as_array(value: ArrayLike, name: str) -> np.ndarray:

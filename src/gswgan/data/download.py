@@ -181,9 +181,7 @@ QMNIST_WRITERS = Published(
 )
 
 FEMNIST_WRITERS = Published(
-    name="femnist-writers",
-    folder="femnist_writers",
-    mirrors=(),
+    name="femnist-writers", folder="femnist_writers", mirrors=(),
     sha256={"femnist-100-writers.npz": "b4622ce99ba078aed475a5e92f95eda1afa0bcedb36b51a86fb593aa7e3ec578"},
     class_names=(*_DIGITS, *_LETTERS, *(letter.lower() for letter in _LETTERS)),
-)
+)  # fmt: skip

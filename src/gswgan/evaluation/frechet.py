@@ -72,10 +72,8 @@ class Moments:
         """A safetensors file: count, mean and the lower half of the symmetric scatter."""
         row, column = _lower(self.dimension)
         tensors = {
-            "count": torch.tensor(self.count),
-            "mean": self._mean.cpu(),
-            "scatter": self._scatter.cpu()[row, column],
-        }
+            "count": torch.tensor(self.count), "mean": self._mean.cpu(), "scatter": self._scatter.cpu()[row, column],
+        }  # fmt: skip
         make_folder(path.parent)
         write_durably(path, save(tensors))
 

@@ -77,15 +77,9 @@ def single_page(release: Release, private: Private | None = None) -> Page:
         )
         charts["utility"] = utility_chart(measured["classifiers"]) if measured["classifiers"] else None
     html = render(
-        "report.html.j2",
-        release=release,
-        words=words,
-        samples=_samples(release, 8),
-        signal=signal_rows(release) if kernel else [],
-        charts=charts,
-        private=private,
-        measured=measured,
-    )
+        "report.html.j2", release=release, words=words, samples=_samples(release, 8),
+        signal=signal_rows(release) if kernel else [], charts=charts, private=private, measured=measured,
+    )  # fmt: skip
     return Page(html=html, figures=[figure for figure in charts.values() if figure is not None])
 
 
@@ -95,14 +89,10 @@ def _measured(private: Private) -> dict[str, Any]:
     quality = {name: found.get(name) for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
     return {
         "classifiers": {name: entry for name, entry in (found.get("classifiers") or {}).items() if entry},
-        "average": found.get("average_accuracy"),
-        "quality": {name: entry for name, entry in quality.items() if entry},
-        "nearest": found.get("nearest") or {},
-        "membership": found.get("membership") or {},
-        "skipped": found.get("skipped") or {},
-        "basis": found.get("basis") or {},
-        "chosen_on": found.get("chosen_on"),
-    }
+        "average": found.get("average_accuracy"), "quality": {name: entry for name, entry in quality.items() if entry},
+        "nearest": found.get("nearest") or {}, "membership": found.get("membership") or {},
+        "skipped": found.get("skipped") or {}, "basis": found.get("basis") or {}, "chosen_on": found.get("chosen_on"),
+    }  # fmt: skip
 
 
 def _samples(release: Release, most: int) -> list[dict[str, Any]]:
@@ -132,12 +122,9 @@ def render(template: str, **content: Any) -> str:
     """Fill a template; everything is escaped but our own style sheet and drawings."""
     here = resources.files("gswgan.report")
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text("utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text("utf-8")), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"figure": words.figure, "title": title, "drawing": Markup}
     style = (here / "page.css").read_text("utf-8")
     return environment.get_template(template).render(style=Markup(style), **content)
