@@ -92,7 +92,6 @@ class OneRound:
             Facts.of(self.data), trust=trust, epsilon=epsilon, steps=6, insecure_reproducible=True
         )
         self.plan = small(plan)
-        assert plan.guarantee is not None
         self._cap = Cap(
             epsilon=plan.guarantee.epsilon, delta=plan.guarantee.delta, neighbours=plan.guarantee.neighbours
         )
@@ -128,7 +127,6 @@ class ManyRounds(OneRound):
         self.name, self.data = f"rounds of Algorithm 2, {trust}", people()
         plan = make_critic_plan(Facts.of(self.data), trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True)
         self.plan = small(plan)
-        assert plan.privacy is not None
         self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
 
     def live(self, root: Path) -> None:
