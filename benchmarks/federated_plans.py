@@ -21,9 +21,9 @@ from typing import Any
 from gswgan.data import load_data
 from gswgan.federated.critic_plan import make_critic_plan, statement
 from gswgan.federated.trust import in_relation
-from gswgan.methods import find_method
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import find_method, make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Repeated, Sampled
 
 DELTA, PAPER_DELTA = 1e-4, 1.15e-3

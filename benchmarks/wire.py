@@ -31,7 +31,8 @@ from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.round import create_run
 from gswgan.federated.server_app import PATIENCE
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from loopback import Federation, rows_of, wait
 from record import record

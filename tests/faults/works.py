@@ -17,8 +17,9 @@ from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.release.pack import pack
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run

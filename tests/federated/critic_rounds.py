@@ -17,7 +17,8 @@ from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
 from gswgan.federated.round import create_run
 from gswgan.federated.trust import trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 
 DATA = people()

@@ -24,7 +24,8 @@ from gswgan.federated.memory import LARGEST_LOG, Cap, Memory, write_log
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.mechanism import GRID_BITS
 

@@ -10,7 +10,7 @@ from critic_rounds import DATA, critic_plan
 from gswgan.errors import FederationError
 from gswgan.federated.critic_messages import Batch, pack_block, pool_size, question, read_question, unpack_block
 from gswgan.federated.critic_plan import make_critic_plan
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy.mechanism import GRID_BITS
 
 FACTS = Facts.of(DATA)

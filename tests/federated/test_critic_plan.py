@@ -15,7 +15,9 @@ from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
 from gswgan.federated.round import Round, create_run
 from gswgan.federated.trust import trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.ledger import read_ledger
@@ -100,7 +102,7 @@ def test_the_papers_federated_run_states_its_claim_and_what_holds(published: Pla
     assert published.privacy.noise_std == 2.14 * published.privacy.clip_norm
     assert isinstance(published.privacy.event, DrawnOne)
     assert (published.critic.fakes_per_step, published.critic.updates, published.critic.warm_start) == ("one", 5, 2000)
-    assert Plan.from_json(published.to_json()) == published
+    assert read_plan(published.to_json()) == published
     assert most_spent(published) == published.guarantee.epsilon
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gswgan.errors import PlanError
 from gswgan.federated.trust import advice, enough_clients, in_relation, make_federated_plan, observers, spent, trust_of
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, plan_from_table
+from gswgan.plan.facts import Facts
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.events import Gaussian
 
@@ -113,7 +113,7 @@ def test_what_was_measured_is_the_recipe_of_today(name: str):
     measured = json.loads((RESULTS / f"federated-{name}-h200.json").read_text())
     assert (measured["plan"]["format_version"], measured["plan"]["preset"]) == (4, "default")  # before its new name
     fields = {key: value for key, value in measured["plan"].items() if key not in ("format_version", "digest")}
-    plan = Plan.from_table({**fields, "preset": "kernel"})
+    plan = plan_from_table({**fields, "preset": "kernel"})
     today = make_federated_plan(plan.facts, epsilon=int(name.rpartition("eps")[2]), delta=1e-4, device="cuda")
     assert plan.guarantee.epsilon == pytest.approx(today.guarantee.epsilon, rel=1e-9)
     assert dataclasses.replace(plan, guarantee=today.guarantee) == today

@@ -15,8 +15,9 @@ from gswgan.cli.main import app
 from gswgan.errors import GswganWarning, PlanError
 from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.make import check_large_delta, make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import check_large_delta
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,

@@ -11,13 +11,15 @@ import typer
 from gswgan.cli.console import console
 from gswgan.cli.running import progress_of
 from gswgan.errors import PlanError, RunError
+from gswgan.methods import read_plan
 
 if TYPE_CHECKING:
     import torch
 
     from gswgan.data import ImageData
     from gswgan.evaluation.debugging import SuspicionRule
-    from gswgan.plan.plan import Facts, Plan
+    from gswgan.plan.facts import Facts
+    from gswgan.plan.plan import Plan
 
 
 def debug(
@@ -47,7 +49,7 @@ def debug(
     """
     from gswgan.data import load_data
     from gswgan.evaluation.debugging import GROUPS, with_bug
-    from gswgan.plan.plan import Facts, Plan
+    from gswgan.plan.facts import Facts
     from gswgan.report.debugging import write_page
     from gswgan.run.released import pick_device
 
@@ -58,7 +60,7 @@ def debug(
     images = load_data(data)
     kind = device if save_plan is not None and device != "auto" else pick_device(device).type
     if plan_file is not None:
-        plan = Plan.load(plan_file)
+        plan = read_plan(plan_file)
     else:
         wishes = {"epsilon": epsilon, "delta": delta, "steps": steps, "rate": rate}
         plan = _plan(Facts.of(images), method, preset, seed=seed, device=kind, **wishes)
@@ -81,11 +83,11 @@ def debug(
 def _plan(facts: Facts, method: str, preset: str | None, *, rate: float | None, **options: object) -> Plan:
     from gswgan.federated.critic_plan import make_critic_plan
     from gswgan.federated.trust import make_federated_plan
-    from gswgan.plan.make import make_plan
+    from gswgan.methods import make_plan
 
     given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
     if method == "fed-avg-gan":
-        return make_plan(facts, method=method, preset=preset, **given)  # type: ignore[arg-type]
+        return make_plan(facts, method=method, preset=preset, **given)
     if method != "gswgan" or preset not in (None, "kernel", "ensemble"):
         raise PlanError("method and preset", (method, preset), "gswgan with default or ensemble, or fed-avg-gan")
     if preset == "ensemble":

@@ -16,7 +16,8 @@ from gswgan.cli.running import limit_threads, progress_of
 from gswgan.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from gswgan.plan.plan import Facts, Plan
+    from gswgan.plan.facts import Facts
+    from gswgan.plan.plan import Plan
     from gswgan.run.folder import RunFolder
 
 app = typer.Typer(
@@ -95,8 +96,8 @@ def simulate(
     from gswgan.federated.round import create_run
     from gswgan.federated.simulation import split_data
     from gswgan.federated.trust import for_invented_clients
+    from gswgan.plan.facts import Facts
     from gswgan.plan.make import check_large_delta, plan_warnings
-    from gswgan.plan.plan import Facts
     from gswgan.run.folder import RunFolder
     from gswgan.run.released import pick_device
 
@@ -163,8 +164,8 @@ def plan(
     from gswgan.data.persons import read_persons
     from gswgan.federated.by_files import PLAN
     from gswgan.federated.round import create_run
+    from gswgan.plan.facts import Facts
     from gswgan.plan.make import check_large_delta
-    from gswgan.plan.plan import Facts
 
     ids = tuple(map(str, read_persons(clients)))
     facts = Facts(

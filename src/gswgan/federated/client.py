@@ -40,7 +40,8 @@ from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded
 from gswgan.federated.messages import Fields, answer, pack, read_question, width
 from gswgan.federated.records import SHAPE, no_records, of_one_person
 from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import BaseEvent, Event, Repeated
@@ -196,7 +197,7 @@ class Client:
 
     def _compute(self, plan: Plan, work: _Work) -> bytes:
         assert plan.privacy is not None
-        features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
+        features = RandomFeatures(plan.critic.kernel_settings, plan.facts.channels, plan.facts.image_size, CPU)
         row = self._row(plan, work.data, features)
         bound, event = plan.privacy.contribution, plan.privacy.event
         if trust_of(plan) == "trusted-aggregator":

@@ -120,16 +120,19 @@ class CriticAtClient:
         """An ensemble of one. Its initial weights are the client's own: hidden state, as its warm start is."""
         plan, facts = self._plan, self._plan.facts
         warm = WarmStart(
-            iterations=plan.critic.warm_start,
+            iterations=plan.critic.ensemble_settings.warm_start,
             generator=plan.generator,
             learning_rate=plan.optimizer.learning_rate,
             betas=plan.optimizer.betas,
             store=self._warm,
         )
         return Ensemble(
-            plan.critic,
+            plan.critic.ensemble_settings,
             CriticShape(
-                image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+                image_size=facts.image_size,
+                channels=facts.channels,
+                classes=facts.classes,
+                width=plan.critic.ensemble_settings.width,
             ),
             self._mechanism,
             count=1,

@@ -27,7 +27,7 @@ from gswgan.privacy.mechanism import GRID_BITS, fits_grid
 
 def pool_size(plan: Plan) -> int:
     """How many fakes a critic learns from in a round: what the ensemble asks of its generator."""
-    size, classes = plan.critic.learning_batch, plan.facts.classes
+    size, classes = plan.critic.ensemble_settings.learning_batch, plan.facts.classes
     return int(classes * max(2, min(size, max(8, 2 * math.ceil(size / classes)))))
 
 

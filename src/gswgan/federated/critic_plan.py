@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -25,15 +24,15 @@ from gswgan.federated.trust import (
     trust_of,
     who_is_a_client,
 )
-from gswgan.methods import find_method
-from gswgan.methods.gs_wgan_plan import load_preset
-from gswgan.methods.method import PlanRequest
-from gswgan.plan.advice import BEARABLE, ensemble_noise
-from gswgan.plan.make import EPSILON, epsilon_curve, guarantee
-from gswgan.plan.plan import Draft, Facts, Plan, PrivacySettings
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
-from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled, calibrate
-from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, gaussian_of, tally
+from gswgan.methods import make_plan
+from gswgan.methods.advice import BEARABLE, ensemble_noise
+from gswgan.methods.ensemble import load_preset
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Federation
+from gswgan.plan.plan import Plan, PrivacySettings
+from gswgan.plan.settings import MAX_STEPS, check_delta, check_whole, default_delta
+from gswgan.privacy import Accountant, DrawnOne, PrivacyCost, Repeated, Sampled
+from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
 
 MANY, FEWER = 256, 0.1
@@ -63,7 +62,7 @@ def make_critic_plan(
 ) -> Plan:
     """The centralized ensemble with one client a shard, and the relation, observer and noise of the trust model."""
     clients = check_clients(facts)
-    given, recipe, central = load_preset(preset)["privacy"], find_method("gswgan"), trust == "trusted-aggregator"
+    given, central = load_preset(preset)["privacy"], trust == "trusted-aggregator"
     if given["sampling"] == "one" and (central or rate is not None or epsilon is not None):
         found = (trust, rate, epsilon)
         raise PlanError(
@@ -75,40 +74,12 @@ def make_critic_plan(
     delta = check_delta(given.get("delta", default_delta(clients)) if delta is None else delta)
     rounds = given.get("releases", ROUNDS) if rounds is None else check_whole("rounds", rounds, 1, MAX_STEPS)
     share = rate or (1.0 if clients <= MANY or not central else FEWER)
-    request = PlanRequest(
-        facts=facts, preset=preset, delta=delta, shards=clients, steps=rounds, seed=seed, device=device,
-    )  # fmt: skip
     observer, neighbours = promise(trust)
-
-    def draft(noise: float) -> Draft:
-        made = recipe.draft(request, noise)
-        assert made.privacy is not None
-        privacy = dataclasses.replace(made.privacy, neighbours=neighbours, observer=observer)
-        if privacy.sampling != "one":
-            privacy = dataclasses.replace(privacy, sampling="poisson" if share < 1 else "all", rate=share)
-        return dataclasses.replace(
-            made, privacy=privacy, critic=dataclasses.replace(made.critic, fakes_per_step="one")
-        )  # fmt: skip
-
-    def run(noise: float) -> Event:
-        total = draft(noise).total()
-        assert total is not None
-        return total
-
-    noise = recipe.own_noise(preset)
-    if noise is None:
-        target = check_epsilon(EPSILON if epsilon is None else epsilon)
-        noise = calibrate(run, epsilon=target, delta=delta, accountant=Accountant(neighbours))
-    made = draft(noise)
-    assert made.privacy is not None
-    return Plan(
-        **vars(made),
-        guarantee=guarantee(run(noise), delta=delta, unit=made.privacy.unit, observer=made.privacy.observer),
-        claimed=recipe.claimed(made, delta),
-        curve=epsilon_curve(made, delta),
-        seed=seed,
+    return make_plan(
+        facts, preset=preset, federation=Federation(observer=observer, neighbours=neighbours, rate=share),
+        epsilon=epsilon, delta=delta, shards=clients, steps=rounds, seed=seed, device=device,
         insecure_reproducible=insecure_reproducible,
-    )
+    )  # fmt: skip
 
 
 def answer_event(plan: Plan) -> Gaussian:

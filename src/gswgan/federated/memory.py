@@ -23,8 +23,7 @@ from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.storage import append_durably, drop_torn_tail
-from gswgan.run.budget_entry import Entered
-from gswgan.run.folder import read_json
+from gswgan.run.folder import Entered, read_json
 
 LARGEST_LOG = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gswgan.errors import FederationError, short
 from gswgan.federated.trust import check_one_round, trust_of
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
 
@@ -45,7 +46,7 @@ def plan_of(fields: Fields) -> Plan:
         found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
         raise FederationError("question", found, f"the text of a plan, at most {LARGEST_PLAN} characters")
     try:
-        return Plan.from_json(json.loads(text))
+        return read_plan(json.loads(text))
     except (ValueError, RecursionError) as wrong:
         raise FederationError("question", short(str(wrong), 200), "the plan of a federated run") from wrong
 
@@ -57,8 +58,7 @@ def answer(client: str, plan: Plan, sums: bytes) -> dict[str, str | bytes]:
 
 def width(plan: Plan) -> int:
     """Numbers in an answer: features and count of each class."""
-    classes: int = plan.facts.classes
-    return classes * (int(plan.critic.features) + 1)
+    return plan.facts.classes * (plan.critic.kernel_settings.features + 1)
 
 
 def _type(plan: Plan) -> np.dtype[np.signedinteger]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 SHAPE = ("classes", "labelled", "image_size", "channels")
 """What a client may state of its data: the shape, which is public. Not how much data: there may be none."""

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, RunError
 from gswgan.federated.critic_messages import Batch, pool_size, question, read_answer, read_batch, unpack_block
@@ -33,7 +34,7 @@ from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Fields
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.methods.method import RunContext
+from gswgan.plan.context import RunContext
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
 from gswgan.privacy.participation import expected_participants
 from gswgan.privacy.storage import append_durably, drop_torn_tail, read_file, write_durably
@@ -82,7 +83,7 @@ def run_rounds(
     clients = read_json(folder.rounds, "the round.json of a federated run")["clients"]
     ended = run(
         folder, None, device=device, progress=progress, note=note,
-        answerer=lambda context: RemoteCritics(context, clients, carrier),
+        answerer=lambda context: RemoteCritics(folder, context, clients, carrier),
     )  # fmt: skip
     if ended:
         shutil.rmtree(folder.private / "rounds", ignore_errors=True)
@@ -99,19 +100,16 @@ def known_nodes(folder: RunFolder) -> dict[str, int]:
     return {row["client"]: int(row["node"]) for row in rows if "digest" in row}
 
 
-class RemoteCritics:
+class RemoteCritics(Critic):
     """A critic (critics/__init__.py) whose answers come from the clients."""
 
-    can_be_captured = False  # every answer passes the ledger
-
-    def __init__(self, context: RunContext, clients: Sequence[str], carrier: Carrier) -> None:
+    def __init__(self, folder: RunFolder, context: RunContext, clients: Sequence[str], carrier: Carrier) -> None:
         """`clients`: the public list, in an order that is fixed for the run."""
-        plan = self._plan = context.plan
-        assert plan.privacy is not None
-        self._context, self._carrier, self._clients = context, carrier, tuple(clients)
-        self._privacy, self._trust = plan.privacy, trust_of(plan)
-        self._mechanism = context.mechanism(plan.privacy.contribution, plan.privacy.event)
-        self._rounds, self.log = context.folder.private / "rounds", context.folder.private / LOG
+        plan = self._plan = folder.plan()
+        self._folder, self._context, self._carrier, self._clients = folder, context, carrier, tuple(clients)
+        self._privacy, self._trust = plan.sums, trust_of(plan)
+        self._mechanism = context.mechanism(plan.sums.contribution, plan.sums.event)
+        self._rounds, self.log = folder.private / "rounds", folder.private / LOG
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
         self._is_open = False
@@ -121,7 +119,7 @@ class RemoteCritics:
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
         """Nothing to do here: clients warm up when they are first asked."""
         self._rounds.mkdir(mode=0o700, exist_ok=True)
-        self._nodes = {node: client for client, node in known_nodes(self._context.folder).items()}
+        self._nodes = {node: client for client, node in known_nodes(self._folder).items()}
 
     def learn(self, step: int, generator: Generator) -> None:
         """Draw who takes part in this round, and the fakes that they learn from. Nobody is asked yet."""
@@ -138,9 +136,9 @@ class RemoteCritics:
         if not kept.exists():
             write_durably(kept, self._release(fake.detach(), labels).tobytes(), mode=0o600)
             shutil.rmtree(self._place, ignore_errors=True)
-        if self._step + 1 == self._privacy.releases and not self._context.folder.federation.exists():
+        if self._step + 1 == self._privacy.releases and not self._folder.federation.exists():
             events = [entry.event for entry in self._context.ledger.entries]
-            write_json(self._context.folder.federation, statement(self._plan, events))
+            write_json(self._folder.federation, statement(self._plan, events))
         sums = np.frombuffer(read_file(kept, 8 * fake.numel()), np.float64)
         expected = expected_participants(self._mechanism.event, len(self._clients))
         return torch.from_numpy(sums / expected).to(torch.float32).view(shape).to(fake.device)

@@ -31,7 +31,7 @@ from gswgan.critics.kernel.embedding import Embedding, embed_persons
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.messages import Fields, question, read_answer, unpack, width
 from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
-from gswgan.methods.method import RunContext
+from gswgan.plan.context import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.mechanism import GRID_BITS, Block, announce
@@ -220,7 +220,9 @@ class Round:
         bound, event, weight = plan.privacy.contribution, plan.privacy.event, weight_of_counts(plan)
         if trust_of(plan) == "trusted-aggregator":
             mechanism = context.mechanism(bound, event)
-            return embed_persons(self._rows(), plan.facts.classes, plan.critic.features, mechanism, weight)
+            return embed_persons(
+                self._rows(), plan.facts.classes, plan.critic.kernel_settings.features, mechanism, weight
+            )
         total = np.zeros((1, width(plan)), np.int64)  # noisy already: the ledger says what each client went through
         for row, _ in self._rows():
             total += row.numpy()[0]
@@ -276,9 +278,8 @@ class Round:
     def _context(self) -> RunContext:
         check_stated(self.plan)
         secret = self.folder.secret(self.plan)
-        return RunContext(
-            plan=self.plan,
-            folder=self.folder,
+        return self.folder.context(
+            self.plan,
             public=Streams.public(self.plan.seed),
             secret=secret,
             device=torch.device("cpu"),

@@ -18,7 +18,7 @@ from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
 from gswgan.federated.records import SHAPE
 from gswgan.federated.trust import check_trust, promise
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")

@@ -20,15 +20,13 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PlanError
-from gswgan.methods import find_method
-from gswgan.methods.gs_wgan_plan import kernel_privacy
-from gswgan.methods.method import PlanRequest
-from gswgan.plan.advice import BEARABLE
-from gswgan.plan.defaults import gradient_noise
-from gswgan.plan.make import EPSILON, guarantee
-from gswgan.plan.plan import Facts, Plan, PrivacySettings
-from gswgan.plan.settings import check_delta, check_epsilon, default_delta
-from gswgan.privacy import Accountant, calibrate
+from gswgan.methods import make_plan
+from gswgan.methods.advice import BEARABLE
+from gswgan.plan.defaults import gradient_noise, sum_noise
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Federation
+from gswgan.plan.plan import Plan, PrivacySettings
+from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
@@ -125,32 +123,12 @@ def make_federated_plan(
     insecure_reproducible: bool = False,
 ) -> Plan:
     """The centralized plan by person with the relation, the observer and the noise of the trust model."""
-    clients = check_clients(facts)
-    delta = check_delta(default_delta(clients) if delta is None else delta)
-    request = PlanRequest(facts=facts, preset="kernel", delta=delta, steps=steps, seed=seed, device=device)
+    check_clients(facts)
     observer, neighbours = promise(trust)
-
-    def privacy(noise: float) -> PrivacySettings:
-        return dataclasses.replace(kernel_privacy(request, noise), neighbours=neighbours, observer=observer)
-
-    target = check_epsilon(EPSILON if epsilon is None else epsilon)
-    noise = calibrate(
-        lambda noise: privacy(noise).total(), epsilon=target, delta=delta, accountant=Accountant(neighbours)
-    )
-    settings = privacy(noise)
-    draft = find_method("gswgan").draft(request, noise * sum_noise(facts, settings) / settings.noise_std)
-    draft = dataclasses.replace(draft, privacy=settings)
-    return Plan(
-        **vars(draft),
-        guarantee=guarantee(settings.total(), delta=delta, unit=settings.unit, observer=settings.observer),
-        seed=seed,
-        insecure_reproducible=insecure_reproducible,
-    )
-
-
-def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
-    """Standard deviation of the noise in the sum over all clients: added once, or by each of them."""
-    return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
+    return make_plan(
+        facts, preset="kernel", federation=Federation(observer=observer, neighbours=neighbours), epsilon=epsilon,
+        delta=delta, steps=steps, seed=seed, device=device, insecure_reproducible=insecure_reproducible,
+    )  # fmt: skip
 
 
 def weight_of_counts(plan: Plan) -> float:

@@ -23,6 +23,7 @@ from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import GswganError, RunError, short
 from gswgan.federated.critic_plan import statement
 from gswgan.federated.trust import observers
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import tally, to_json, unsampled
@@ -130,7 +131,7 @@ class _Verifier:
         model = yield from self._canonical("model.json")
         self.folder = find_release(self.path)
         # A plan that was edited has another digest and is refused; one that was parsed before must be this one.
-        self.plan = Plan.from_json(model.get("plan")) if self._parsed is None else self._parsed
+        self.plan = read_plan(model.get("plan")) if self._parsed is None else self._parsed
         self.labels = model.get("labels")
         written = {"format_version": 1, "method": self.plan.method, "labels": self.labels, "plan": self.plan.to_json()}
         if json.dumps(model) != json.dumps(written):  # in this order, every number as it is read

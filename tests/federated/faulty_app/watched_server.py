@@ -32,7 +32,7 @@ class Watched(remote_critics.RemoteCritics):
         return gradient
 
     def _window(self) -> Path:
-        window: Path = self._context.folder.private / "watched"
+        window: Path = self._folder.private / "watched"
         window.mkdir(exist_ok=True)
         return window
 
