@@ -11,19 +11,15 @@ import torch
 from scipy import stats
 
 from conftest import changed_in_one_record, copied, key_of, same, tiny_images
-from gswgan.critics import dp_sgd
+from gswgan.critics import dp_sgd, dp_sgd_gan
 from gswgan.critics.discriminator import Discriminator, cross_entropy
+from gswgan.critics.dp_sgd_gan import DPSGDGAN
 from gswgan.critics.ensemble.ensemble import QUANTILES
 from gswgan.data import ImageData, make_image_data
 from gswgan.errors import GswganError, PlanError, PrivacyError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.methods import dp_sgd_gan
-from gswgan.methods.dp_sgd_gan import (
-    DPSGDGAN,
-    PRESETS,
-    DPSGDGANSettings,
-)
+from gswgan.methods.dp_sgd_gan import PRESETS, DPSGDGANSettings
 from gswgan.privacy import Accountant, Gaussian, GaussianMechanism, Ledger, Sampled, Streams, calibrate
 from gswgan.privacy import mechanism as mechanisms
 from gswgan.privacy.mechanism import Answer

@@ -28,10 +28,10 @@ from gswgan.audit.wiring import (
     seed_of,
 )
 from gswgan.audit.worst_case import SIGNAL_TO_NOISE
-from gswgan.critics import autoencoder
+from gswgan.critics import autoencoder, dp_sgd_gan
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
-from gswgan.methods import dp_sgd_gan, find_method, make_plan
+from gswgan.methods import find_method, make_plan
 from gswgan.methods.dp_merf_ae import DPMerfAESettings
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
 from gswgan.methods.g_pate import GPateSettings

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -129,44 +130,60 @@ def run(
             critic.prepare(data if isinstance(data, ImageData) else None, resumed=saved is not None)
         except Stopped:
             return False
-        if folder.metrics.exists():
-            drop_torn_tail(folder.metrics)
         if saved is not None:
             note(f"resuming after step {saved[0]}")
             generator.load_state(saved[1]["generator"])
             critic.load_state(saved[1].get("critic", {}))
-        began, good = time.monotonic(), 0 if saved is None else saved[0]
-
-        def check(done: int) -> None:
-            """Of the generator alone: that the run stops may tell what was released, and nothing else."""
-            if not generator.is_finite():
-                raise RunError(
-                    "generator", f"weights that are not numbers after step {done}", "a training that stays finite",
-                    f"The last good state, after step {good}, is kept, and what was released stays counted: resume on "
-                    "another device, or plan anew with a smaller learning rate.",
-                )  # fmt: skip
-
-        def after_step(done: int) -> bool:
-            nonlocal good
-            progress(done)
-            if done % min(LOG_EVERY, max(1, plan.training.steps // 50)) == 0:
-                check(done)
-                row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
-                append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
-            stop = stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
-            if stop or checkpoint.is_due():
-                check(done)
-                good = done
-                checkpoint.save(done, {"generator": generator.state(), "critic": critic.state()})
-            return stop
-
         start = 0 if saved is None else saved[0]
-        if not train(plan, critic, generator, start=start, after_step=after_step):
+        keeper = _Keeper(plan, folder, critic, generator, checkpoint, progress, stopped, start)
+        if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
             return False
-        check(plan.training.steps)
+        keeper.check_finite(plan.training.steps)
         publish(plan, folder, generator)
         _clean_up(folder)
     return True
+
+
+@dataclass
+class _Keeper:
+    """What happens after each step: progress, a line of the private log, a checkpoint, and whether to stop."""
+
+    plan: Plan
+    folder: RunFolder
+    critic: Critic
+    generator: Generator
+    checkpoint: Checkpoint
+    progress: Progress
+    stopped: threading.Event
+    good: int  # the last step whose state is kept
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        if self.folder.metrics.exists():
+            drop_torn_tail(self.folder.metrics)
+
+    def after_step(self, done: int) -> bool:
+        """Whether the run was asked to stop; then its state is saved."""
+        self.progress(done)
+        if done % min(LOG_EVERY, max(1, self.plan.training.steps // 50)) == 0:
+            self.check_finite(done)
+            row = {"step": done, "seconds": round(time.monotonic() - self._began, 3), **self.critic.metrics()}
+            append_durably(self.folder.metrics, json.dumps(row) + "\n", mode=0o600)
+        stop = self.stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
+        if stop or self.checkpoint.is_due():
+            self.check_finite(done)
+            self.good = done
+            self.checkpoint.save(done, {"generator": self.generator.state(), "critic": self.critic.state()})
+        return stop
+
+    def check_finite(self, done: int) -> None:
+        """Of the generator alone: that the run stops may tell what was released, and nothing else."""
+        if not self.generator.is_finite():
+            raise RunError(
+                "generator", f"weights that are not numbers after step {done}", "a training that stays finite",
+                f"The last good state, after step {self.good}, is kept, and what was released stays counted: resume on "
+                "another device, or plan anew with a smaller learning rate.",
+            )  # fmt: skip
 
 
 def _remove_asides(folder: RunFolder) -> None:
