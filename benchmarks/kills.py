@@ -38,7 +38,7 @@ from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import make_critic_plan, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts, Plan

@@ -28,7 +28,7 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.data import ImageData, load_data
 from gswgan.federated import critic_plan
 from gswgan.federated.remote_critics import RemoteCritics
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.methods import kernel_then_ensemble
 from gswgan.methods.dp_merf_minibatch import MinibatchCritic
 from gswgan.methods.fed_avg_gan import FedAvgGAN

@@ -15,7 +15,7 @@ from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import make_critic_plan, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.federated.trust import trust_of
 from gswgan.plan.plan import Facts, Plan
 from gswgan.run.folder import RunFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ from rounds import make_clients, people, run_killed, small_plan, why_refused
 from gswgan.critics.kernel.embedding import _person_blocks
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
-from gswgan.federated import client as module
+from gswgan.federated import client_answers as module
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, memories
-from gswgan.federated.messages import pack, question, unpack, width
+from gswgan.federated.messages import pack, question, shape_of, unpack
 from gswgan.federated.simulation import split_data
 from gswgan.federated.site import client_of
 from gswgan.federated.trust import weight_of_counts
@@ -37,14 +38,14 @@ def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path
     blocks = _person_blocks(DATA, features, weight_of_counts(plan))
     central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in blocks]
     for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
-        assert np.array_equal(unpack(client.sums(plan), plan), row.numpy())
+        assert np.array_equal(unpack(client.answer(plan), plan)[0], row.numpy())
 
 
 def test_an_answer_is_as_large_as_its_numbers(tmp_path: Path):
     for trust, size in (("trusted-aggregator", 4), ("untrusted-server", 8)):
         plan = small_plan(DATA, trust=trust)
         (first, *_) = make_clients(tmp_path / trust, DATA, plan).values()
-        assert len(first.sums(plan)) == size * 3 * 33 == size * width(plan)
+        assert len(first.answer(plan)) == size * 3 * 33 == size * math.prod(shape_of(plan))
 
 
 def test_a_noisy_answer_has_its_noise(tmp_path: Path):
@@ -54,7 +55,7 @@ def test_a_noisy_answer_has_its_noise(tmp_path: Path):
     blocks = _person_blocks(DATA, features, weight_of_counts(plan))
     rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in blocks]
     noise = np.concatenate([
-        unpack(client.sums(plan), plan) - row
+        unpack(client.answer(plan), plan)[0] - row
         for client, row in zip(make_clients(tmp_path, DATA, plan).values(), rows)
     ])  # fmt: skip
     scale = plan.privacy.noise_std / plan.privacy.clip_norm * 2.0**GRID_BITS
@@ -78,7 +79,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rounds import make_clients, people, small_plan
-from gswgan.federated import client as module
+from gswgan.federated import client_answers as module
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -93,7 +94,7 @@ for trust, plan in plans.items():
         client = make_clients(root / trust / place, people(), plan)["person 00"]
         module.person_row = die if place == "before the ledger" else module.person_row
         module.pack = die if place == "after the ledger" else module.pack
-        (root / trust / place / "sent").write_bytes(client.sums(plan))
+        (root / trust / place / "sent").write_bytes(client.answer(plan))
         die()
 """
 PLACES = {"before the ledger": 0, "after the ledger": 1, "after the answer": 1}
@@ -114,7 +115,7 @@ def test_a_client_that_is_killed_sends_the_same_bytes_or_none(graves: Path, plac
     plan = small_plan(DATA, trust=trust)
     client = make_clients(graves / trust / place, DATA, plan)[FIRST]
     assert lines(client.home) == PLACES[place]
-    sums, sent = client.sums(plan), graves / trust / place / "sent"
+    sums, sent = client.answer(plan), graves / trust / place / "sent"
     assert sent.exists() == (place == "after the answer")
     assert not sent.exists() or sent.read_bytes() == sums
     assert lines(client.home) == 1  # one answer, one line, wherever it died
@@ -125,7 +126,7 @@ def test_the_line_is_on_the_disk_before_the_answer(tmp_path: Path, monkeypatch: 
     client = make_clients(tmp_path, DATA, plan)[FIRST]
     seen: list[int] = []
     monkeypatch.setattr(module, "pack", lambda grid, plan: seen.append(lines(client.home)) or pack(grid, plan))
-    client.sums(plan)
+    client.answer(plan)
     assert seen == [1]
 
 
@@ -138,7 +139,7 @@ def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(module, "write_durably", full)
     with pytest.raises(OSError, match="disk full"):
-        client.sums(plan)
+        client.answer(plan)
 
 
 def test_a_lost_answer_with_other_data_counts_again_and_the_cap_holds(tmp_path: Path):
@@ -147,7 +148,7 @@ def test_a_lost_answer_with_other_data_counts_again_and_the_cap_holds(tmp_path: 
         state = tmp_path / str(cap)
         limit = Cap(epsilon=cap, delta=plan.privacy.delta, neighbours="zeroed")
         first = make_clients(state, DATA, plan, cap=limit)[FIRST]
-        first.sums(plan)
+        first.answer(plan)
         (kept,) = first.home.glob("*/answer.bin")
         kept.unlink()
         reply = make_clients(state, people(seed=1), plan, cap=limit)[FIRST].reply(question(plan))
@@ -188,7 +189,7 @@ def test_ids_with_any_character_have_a_memory_of_their_own(tmp_path: Path):
     (_, mine), *_ = clients(DATA)
     names = ["../..", "a/b", "ä" * 250, "a b"]
     for name in names:
-        Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).sums(plan)
+        Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).answer(plan)
     assert [memory.client for memory in memories(tmp_path / "state")] == sorted(names)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
@@ -205,7 +206,7 @@ def test_a_client_that_does_not_belong_answers_with_zeros_and_counts_it(tmp_path
         client_of({**common, "state": str(tmp_path / str(least)), "min-records": least})
         for least in (mine.n, mine.n + 1)
     )
-    expected = make_clients(tmp_path / "state", DATA, plan)[name].sums(plan)
+    expected = make_clients(tmp_path / "state", DATA, plan)[name].answer(plan)
     assert inside.reply(question(plan))["sums"] == expected
     assert outside.reply(question(plan))["sums"] == bytes(len(expected))
     assert lines(inside.home) == lines(outside.home) == 1  # who looks on cannot tell them apart by the budgets either

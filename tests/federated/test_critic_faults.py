@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
@@ -19,12 +20,12 @@ from rounds import run_killed, why_refused
 
 from gswgan.data import clients
 from gswgan.errors import StorageError
-from gswgan.federated import critic_client
+from gswgan.federated import client_answers
 from gswgan.federated.client import REFUSED, Client
-from gswgan.federated.critic_messages import Batch, answer, pack_block, question, read_question, unpack_block
 from gswgan.federated.memory import Cap, Memory, read_log
+from gswgan.federated.messages import Batch, answer, pack, question, read_batch, unpack
 from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
@@ -153,12 +154,12 @@ def test_a_wrong_answer_counts_as_no_answer_and_is_logged(tmp_path: Path, withou
 def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(tmp_path: Path):
     without = released(tmp_path / "without", Answers(others()))
     moved = released(tmp_path / "honest", Answers(honest())) - without
-    block = unpack_block(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
+    block = unpack(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
     assert np.abs(moved - block).max() < 1e-4  # the mean is in float32
     assert np.linalg.norm(block) > 1e-3
     longest = np.zeros((ROWS, WIDTH), np.int64)
     longest[:, 0] = UNIT
-    sent = answer(BAD, KNOWN, 0, pack_block(longest, KNOWN))
+    sent = answer(BAD, KNOWN, pack(longest, KNOWN), 0)
     moved = released(tmp_path / "longest", Answers({**others(), BAD: sent})) - without
     assert np.linalg.norm(moved) == pytest.approx(KNOWN.privacy.clip_norm * math.sqrt(ROWS), rel=1e-5)
 
@@ -186,7 +187,7 @@ def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path:
     nobody = released(tmp_path / "nobody", Answers({}))
     assert 0.9 < nobody.std() / KNOWN.privacy.noise_std < 1.1  # a round of nobody still releases
     some = {name: honest()[name] for name in ("person 02", "person 09")}
-    total = sum(unpack_block(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
+    total = sum(unpack(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
     moved = released(tmp_path / "some", Answers(some)) - nobody
     assert np.abs(moved - total).max() < 1e-4
     absent = [row["client"] for row in log(tmp_path / "some") if "absent" in row]
@@ -220,7 +221,7 @@ def test_only_clients_that_were_drawn_are_asked_or_count(tmp_path: Path):
     assert [names for names, _ in carrier.asked] == [names for names in drawn if names]
     assert len({tuple(names) for names in drawn}) == 3
     (absent, *_) = set(NAMES) - set(drawn[-1])
-    stale = answer(absent, plan, 2, bytes(4 * SIZE))
+    stale = answer(absent, plan, bytes(4 * SIZE), 2)
     carrier.replies = {}
     again = server(tmp_path / "again", plan, carrier)
     again.learn(2, generator)
@@ -239,7 +240,7 @@ def test_a_client_answers_a_round_once(tmp_path: Path, trust: str):
     client = critic_clients(tmp_path, plan)[BAD]  # it restarts
     assert client.reply(ask[0]) == first
     assert lines(client.home) == 1
-    batch = read_question(ask[0])[1]
+    batch = read_batch(plan, ask[0])
     other = Batch(number=0, images=batch.images + 0.01, labels=batch.labels, pool=batch.pool)
     assert "answered for" in why_refused(client, client.reply(question(plan, other)))
     assert "block" in client.reply(ask[2])  # it was away in round 1
@@ -298,14 +299,12 @@ def test_a_client_without_records_answers_with_zeros_and_counts_it(tmp_path: Pat
 def test_with_an_untrusted_server_a_block_has_its_own_full_noise(tmp_path: Path):
     plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
     assert plan.privacy.sampling == "all"
-    blocks = [
-        unpack_block(client.reply(asked(plan))["block"], plan) for client in critic_clients(tmp_path, plan).values()
-    ]
+    blocks = [unpack(client.reply(asked(plan))["block"], plan) for client in critic_clients(tmp_path, plan).values()]
     scale = plan.privacy.noise_std / plan.privacy.clip_norm * UNIT
     noise = np.stack(blocks[:4])
     assert 0.97 < noise.std() / scale < 1.05  # the gradients are at most 1/8 of it an entry
     assert abs(np.corrcoef(noise.reshape(4, -1))[0, 1]) < 0.1
-    reply = {"x": answer("person 00", plan, 0, pack_block(np.full((ROWS, WIDTH), 2**60), plan))}
+    reply = {"x": answer("person 00", plan, pack(np.full((ROWS, WIDTH), 2**60), plan), 0)}
     released(tmp_path / "run", Answers({"person 00": reply["x"]}), plan)
     assert "too large" in log(tmp_path / "run")[0]["refused"]
 
@@ -314,8 +313,7 @@ _CLIENT_KILLED = """
 import os, signal, sys
 from pathlib import Path
 from critic_rounds import critic_clients, critic_plan
-from gswgan.federated import critic_client
-from gswgan.federated.critic_client import CriticAtClient
+from gswgan.federated import client_answers
 from test_critic_faults import asked
 
 def die(*arguments, **options):
@@ -331,8 +329,8 @@ for trust in ("trusted-aggregator", "untrusted-server"):
             continue
         client = critic_clients(root / trust / place, plan)["person 03"]
         client.reply(ask[0])
-        CriticAtClient._sanitize = die if place == "before the ledger" else CriticAtClient._sanitize
-        critic_client.pack_block = die if place == "after the ledger" else critic_client.pack_block
+        client_answers.sanitize = die if place == "before the ledger" else client_answers.sanitize
+        client_answers.pack = die if place == "after the ledger" else client_answers.pack
         (root / trust / place / "sent").write_bytes(client.reply(ask[1])["block"])
         die()
 """
@@ -366,7 +364,7 @@ def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.M
     def full(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(critic_client.Checkpoint, "save", full)
+    monkeypatch.setattr(client_answers.Checkpoint, "save", full)
     assert "disk full" in why_refused(client, client.reply(asked()))
     assert lines(client.home) == 1  # recorded, never sent
 
@@ -419,7 +417,8 @@ def test_pipes_links_and_large_files_in_the_folder_of_rounds_are_refused(tmp_pat
     critics.learn(0, generator)
     path = critics._rounds / place
     if place == "0/answer":
-        path = critics._path(NAMES[int(critics._participants[0])])
+        name = hashlib.blake2b(BAD.encode(), digest_size=12).hexdigest()
+        path = critics._rounds / "0" / f"{name}.bin"
     path.parent.mkdir(exist_ok=True)
     (tmp_path / "target").write_bytes(b"secret")
 
@@ -437,7 +436,7 @@ def test_pipes_links_and_large_files_in_the_folder_of_rounds_are_refused(tmp_pat
             critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
         path.unlink()
     assert (tmp_path / "target").read_bytes() == b"secret"
-    assert not critics._context.folder.ledger.exists() or not read_ledger(critics._context.folder.ledger)[1]
+    assert not critics._folder.ledger.exists() or not read_ledger(critics._folder.ledger)[1]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from gswgan.errors import PlanError, RunError
 from gswgan.federated.critic_plan import advice, answer_event, make_critic_plan, most_spent, statement
 from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled

@@ -21,7 +21,7 @@ from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import answer_event, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.site import client_of
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant

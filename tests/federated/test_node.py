@@ -29,7 +29,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from gswgan.data import clients
 from gswgan.errors import FederationError
 from gswgan.federated import node
-from gswgan.federated.client_app import RECORD
+from gswgan.federated.flower import RECORD
 from gswgan.federated.listener import is_listener
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import question
@@ -44,7 +44,7 @@ from gswgan.federated.node import (
     check_app,
     reply_message,
 )
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.federated.trust import make_federated_plan
 from gswgan.plan.plan import Facts
 from gswgan.privacy.ledger import read_ledger
@@ -67,7 +67,7 @@ def test_the_app_that_is_installed_is_accepted_and_any_other_is_not(tmp_path: Pa
     shutil.copytree(APP, tmp_path / "copy")
     check_app(built(tmp_path / "copy"))  # as `flwr run` builds it, wherever it lies
     others = [
-        changed(tmp_path, "client", "gswgan.federated.client_app:app", "hostile:client"),
+        changed(tmp_path, "client", "gswgan.federated.flower:client", "hostile:client"),
         changed(tmp_path, "more", "dependencies = []", 'dependencies = ["hostile"]'),
         built(HOSTILE),
         built(APP) + b"\0",

@@ -93,7 +93,7 @@ def simulate(
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     from gswgan.api import pick_device
     from gswgan.data.sources import NAMES
-    from gswgan.federated.round import create_run
+    from gswgan.federated.server import create_run
     from gswgan.federated.simulation import split_data
     from gswgan.federated.trust import for_invented_clients
     from gswgan.plan.make import check_large_delta, plan_warnings
@@ -162,7 +162,7 @@ def plan(
     from gswgan.critics.kernel.features import KernelSettings
     from gswgan.data.persons import read_persons
     from gswgan.federated.by_files import PLAN
-    from gswgan.federated.round import create_run
+    from gswgan.federated.server import create_run
     from gswgan.plan.make import check_large_delta
     from gswgan.plan.plan import Facts
 
@@ -239,7 +239,7 @@ def _make_plan(
 
 
 def _check_budget(plan: Plan, budget: Path | None) -> None:
-    from gswgan.federated.round import check_budget
+    from gswgan.federated.server import check_budget
 
     if budget is not None:
         console.print(f"budget:      {check_budget(plan, budget)}")
@@ -259,7 +259,7 @@ def _hold_and_train(folder: RunFolder, device: str) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
     from gswgan.api import pick_device
     from gswgan.critics.kernel.features import KernelSettings
-    from gswgan.federated.round import Round
+    from gswgan.federated.server import Round
     from gswgan.run.loop import run
 
     plan, where = folder.plan(), pick_device(device)

@@ -77,7 +77,7 @@ def combine(
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
     from gswgan.api import pick_device
     from gswgan.federated.by_files import take_answers
-    from gswgan.federated.round import Round
+    from gswgan.federated.server import Round
     from gswgan.run.folder import RunFolder
     from gswgan.run.loop import run as train
 

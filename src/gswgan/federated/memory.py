@@ -22,11 +22,11 @@ from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import read_ledger
-from gswgan.privacy.storage import append_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail
 from gswgan.run.budget_entry import Entered
 from gswgan.run.folder import read_json
 
-LARGEST_LOG = 2**20
+MAX_LOG_BYTES = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""
 
 
@@ -101,6 +101,15 @@ class CappedLedger(Ledger):
         return super().record(name, event, fingerprint)
 
 
+def recorded(folder: Path) -> set[str]:
+    """The names of the answers that the ledger of a plan has."""
+    path = folder / "ledger.jsonl"
+    if not path.exists():
+        return set()
+    drop_torn_tail(path)
+    return {entry.name for entry in read_ledger(path)[1]} if path.stat().st_size else set()
+
+
 def memories(state: Path) -> list[Memory]:
     """All clients whose memory is under `state`, which may be the folder of a single one."""
     homes = [state] if (state / "client.json").exists() else sorted(path.parent for path in state.glob("*/client.json"))
@@ -112,7 +121,7 @@ def memories(state: Path) -> list[Memory]:
 def write_log(home: Path, what: str, why: str) -> None:
     """A line in the client's own log. Nobody else is told."""
     path = home / "log.jsonl"
-    if path.exists() and path.stat().st_size > LARGEST_LOG:
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(home / "log.jsonl.old")
     row = {"time": round(time.time(), 3), "what": what, "why": why[:2000]}
     append_durably(path, json.dumps(row) + "\n", mode=0o600)

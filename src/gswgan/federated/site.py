@@ -13,10 +13,9 @@ import numpy as np
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError
 from gswgan.evaluation.choice import choose_clients
-from gswgan.federated.client import Client
+from gswgan.federated.client import SHAPE, Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
-from gswgan.federated.records import SHAPE
 from gswgan.federated.trust import check_trust, promise
 from gswgan.plan.plan import Facts
 from gswgan.privacy import storage

@@ -93,10 +93,15 @@ def for_invented_clients(plan: Plan) -> Plan:
     return dataclasses.replace(plan, privacy=privacy, guarantee=dataclasses.replace(plan.guarantee, unit=privacy.unit))
 
 
+def has_rounds(plan: Plan) -> bool:
+    """Whether a plan of clients is one of Algorithm 2, with a critic at every client; else it takes one round."""
+    trust_of(plan)
+    return not isinstance(plan.critic, KernelSettings)
+
+
 def check_one_round(plan: Plan) -> Plan:
     """Return a federated plan if it is the kernel critic's, which takes one round."""
-    trust_of(plan)
-    if not isinstance(plan.critic, KernelSettings):
+    if has_rounds(plan):
         raise PlanError("plan", plan.preset, "the kernel critic (preset kernel) in one round")
     return plan
 
