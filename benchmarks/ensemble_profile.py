@@ -390,7 +390,7 @@ class Profile:
         return {
             "of which pools of fakes": lambda: ensemble._fakes_by_class(generator, next(number)),
             "of which secret draws": lambda: ensemble._draws(members, next(number)),
-            "of which judging": lambda: ensemble.judge(members, fake, labels),
+            "of which judging": lambda: ensemble.input_gradients(members, fake, labels),
             "of which clip, sum, ledger, noise": lambda: answer(f"p {next(number)}", blocks, slots=rows, width=width),
             "of which noise": lambda: mechanism._streams.rounded_gaussian((rows, width), 1e9, "n", next(number)),
         }

@@ -16,7 +16,7 @@ from torch import Tensor
 from gswgan.audit.canaries import Canaries, Seen, Tamper
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData, partition
@@ -43,8 +43,8 @@ def shared_shard(critic: Critic, generator: Generator, data: ImageData) -> Criti
 
     def prepare(data: ImageData | None, *, resumed: bool = False) -> None:
         cut(data, resumed=resumed)
-        own = critic.shards
-        critic.shards = Shards(table=own.table[:1].expand_as(own.table).contiguous(), sizes=own.sizes)
+        own = critic.partitions
+        critic.partitions = Partitions(table=own.table[:1].expand_as(own.table).contiguous(), sizes=own.sizes)
 
     critic.prepare = prepare  # type: ignore[method-assign]
     return critic
@@ -160,14 +160,14 @@ class WorstCaseCritics:
 
     def tamper(self, critic: Critic, generator: Generator, data: ImageData) -> Critic:
         assert isinstance(critic, Ensemble)
-        judge, release, places = critic.judge, critic.upstream_gradient, self._canaries.places
+        judge, release, places = critic.input_gradients, critic.upstream_gradient, self._canaries.places
 
         def planted(members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
             answers = judge(members, images, labels)
-            table = critic.shards.table.cpu().numpy()
+            table = critic.partitions.table.cpu().numpy()
             for place, member in enumerate(members):
                 for number in np.flatnonzero(np.isin(places, table[member])):
-                    record = critic._images[int(places[number])].cpu().numpy()
+                    record = critic.images[int(places[number])].cpu().numpy()
                     sign = 1e3 if np.array_equal(record, self._canaries.images[1, number]) else -1e3
                     answers[place] = sign * self._patterns[number].view(answers[place].shape)
             return answers
@@ -180,7 +180,7 @@ class WorstCaseCritics:
             self.scores += (self._patterns @ answer.flatten()).cpu().double()
             return answer
 
-        critic.judge, critic.upstream_gradient = planted, seen  # type: ignore[method-assign]
+        critic.input_gradients, critic.upstream_gradient = planted, seen  # type: ignore[method-assign]
         return critic
 
     def look(self, canaries: Canaries, data: ImageData, seen: Seen) -> Scores:

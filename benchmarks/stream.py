@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from gswgan.critics.ensemble.warm_start import Stopped
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.critics.kernel.streaming import OnePass
+from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageStream, load_data, open_stream
 from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import clipped_sum

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import typer.main
 
+import architecture
+import gswgan
 from gswgan.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +84,18 @@ def words(page: str) -> int:
     return sum(any(letter.isalnum() for letter in word) for word in (ROOT / page).read_text().split())
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    code = [path for folder in (PACKAGE, ROOT / "benchmarks") for path in folder.rglob("*.py")]
+    named = {(path.name, page) for path in code for page in re.findall(r"docs/\w+\.md", path.read_text())}
+    assert len(named) > 10
+    assert {one for one in named if not (ROOT / one[1]).exists()} == set()
+
+
+def test_the_layers_are_those_of_the_package() -> None:
+    page = " ".join((ROOT / "docs" / "paper_map.md").read_text().split())
+    assert f"): {', '.join(architecture.layers(gswgan.__doc__ or ''))}." in page
+
+
 def test_the_pages_are_few_and_short() -> None:
     pages = [page for page in PAGES if page.startswith("docs/")]
     assert len(pages) <= MAX_PAGES
@@ -107,7 +121,11 @@ def options(words: list[str]) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_has_its_options(page: str) -> None:
-    lines = re.findall(r"^ {4}(?:torchrun .* -m )?gswgan (.*)$", (ROOT / page).read_text(), re.M)
+    text = (ROOT / page).read_text()
+    shown = re.findall(r"^ {4}(.*)$", text, re.M) + [
+        line for block in re.findall(r"^```console\n(.*?)^```", text, re.S | re.M) for line in block.splitlines()
+    ]
+    lines = [found[1] for line in shown if (found := re.match(r"(?:torchrun .* -m )?gswgan (.*)$", line))]
     for line in lines:
         asked, known = options(line.split("  #")[0].split())
         assert asked <= known, (line, asked - known)

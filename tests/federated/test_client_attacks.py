@@ -110,7 +110,7 @@ def test_a_computation_that_fails_on_the_records_is_answered_for_with_zeros(
     plan = small_plan(DATA)
     client = make_clients(tmp_path, DATA, plan)[NAME]
     assert client.reply(question(plan))["sums"] == bytes(4 * 99)
-    monkeypatch.setattr("gswgan.critics.ensemble.ensemble.Ensemble.judge", fails)
+    monkeypatch.setattr("gswgan.critics.ensemble.ensemble.Ensemble.input_gradients", fails)
     rounds = critic_plan(rounds=3, epsilon=10)
     other = critic_clients(tmp_path / "other", rounds)[NAME]
     reply = other.reply(asked(rounds))

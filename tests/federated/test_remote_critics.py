@@ -114,7 +114,7 @@ def _both(root: Path, plan: Plan) -> tuple[Ensemble, RunFolder, RemoteCritics, R
     secret, own = central_folder.secret(plan), dict(clients(DATA))
     everybody: dict[str, Client] = {}
     for k in range(count):
-        name = DATA.person_ids[int(DATA.persons[central.shards.table[k, 0]])]
+        name = DATA.person_ids[int(DATA.persons[central.partitions.table[k, 0]])]
         options: Any = {"trust": "trusted-aggregator", "cap": cap_of(plan), "insecure": True}
         everybody[name] = client = _Same(name, own[name], root / "state", **options)
         client.start = {key: value[k : k + 1] for key, value in start.items()}

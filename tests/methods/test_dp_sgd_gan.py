@@ -287,7 +287,7 @@ def check_places(critic: DPSGDGAN, n: int) -> None:
 
 
 def test_chunks_have_one_size(mechanism_for, stripes: ImageData, monkeypatch) -> None:
-    monkeypatch.setitem(dp_sgd.AT_ONCE, "cpu", 4000)
+    monkeypatch.setitem(dp_sgd.NUMBERS_PER_CHUNK, "cpu", 4000)
     critic = make(stripes, mechanism_for)
     sizes = set()
     original = critic.rows

@@ -12,7 +12,7 @@ from scipy.stats import kstest
 
 from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
 from gswgan.critics.ensemble.learners import EnsembleSettings
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator
@@ -89,7 +89,7 @@ def isolated(tmp_path: Path, data: ImageData, replay: Replay, spoil=lambda criti
         replay.run(critic, generator)
         runs.append((critic, generator))
     (first, left), (second, right) = runs
-    honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
+    honest = Partitions.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
     (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
     assert different_teachers(first.teachers, second.teachers) == [owner]
     for name, votes in replay.votes[0].items():
@@ -105,13 +105,13 @@ def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes, monk
 @pytest.mark.parametrize("leak", ["all see one record", "all see one shard"])
 def test_the_check_finds_teachers_that_share_records(tmp_path, stripes, monkeypatch, leak: str) -> None:
     def spoil(critic: GPate) -> None:
-        shards = critic.teachers.shards
+        shards = critic.teachers.partitions
         table = shards.table.clone()
         if leak == "all see one record":
             table[:, 0] = 17
         else:
             table[:] = table[(table == 17).any(dim=1).nonzero()[0, 0]]
-        critic.teachers.shards = Shards(table=table, sizes=shards.sizes)
+        critic.teachers.partitions = Partitions(table=table, sizes=shards.sizes)
 
     with pytest.raises(AssertionError):
         isolated(tmp_path, stripes, Replay(monkeypatch), spoil)
@@ -122,7 +122,7 @@ def test_the_check_finds_a_generator_that_sees_past_the_votes(tmp_path, stripes,
     original = GPate.upstream_gradient
 
     def leaking(self: GPate, fake: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        mean = self.teachers.judge(np.arange(COUNT), fake.detach(), labels).mean(dim=0)
+        mean = self.teachers.input_gradients(np.arange(COUNT), fake.detach(), labels).mean(dim=0)
         return original(self, fake, labels) + mean
 
     monkeypatch.setattr(GPate, "upstream_gradient", leaking)
@@ -144,7 +144,7 @@ def test_the_votes_are_the_bins_of_the_projected_gradients(tmp_path, stripes) ->
     votes = critic.votes(images, labels, directions).view(COUNT, BATCH, 3)
     edges = np.linspace(-0.02, 0.02, 5)
     for k in range(COUNT):
-        gradient = critic.teachers.judge(np.array([k]), images, labels)[0] / BATCH
+        gradient = critic.teachers.input_gradients(np.array([k]), images, labels)[0] / BATCH
         for i in range(BATCH):
             projected = gradient[i].flatten().double().numpy() @ directions[i].double().numpy()
             expected = np.searchsorted(edges[1:-1], projected, side="right")
@@ -192,7 +192,7 @@ def test_teachers_that_agree_are_heard(tmp_path, stripes) -> None:
         value[:] = value[:1].clone()
     images, labels = fakes()
     answer = critic.upstream_gradient(images, labels).flatten(1)
-    gradient = critic.teachers.judge(np.array([0]), images, labels)[0].flatten(1)
+    gradient = critic.teachers.input_gradients(np.array([0]), images, labels)[0].flatten(1)
     assert torch.cosine_similarity(answer, gradient).min() > 0.95
     assert answer.norm(dim=1) == pytest.approx(gradient.norm(dim=1), rel=0.1)
     assert critic.metrics()["passed"] == critic.metrics()["agreement"] == 1.0

@@ -13,7 +13,7 @@ from scipy.stats import kstest
 
 from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
 from gswgan.critics.ensemble.network import CriticShape, init_critics, score
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator
@@ -76,7 +76,7 @@ def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: 
         play(critic, generator)
         runs.append((critic, generator))
     (first, left), (second, right) = runs
-    honest = Shards.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
+    honest = Partitions.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
     (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
     assert different_teachers(first.teachers, second.teachers) == [owner]
     assert all(torch.equal(first.student[name], second.student[name]) for name in first.student)
@@ -99,7 +99,7 @@ def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes, monke
 
         def learn(step: int, generator: Generator) -> None:
             table = torch.from_numpy(rng.permutation(96).reshape(COUNT, 8))
-            teachers.shards = Shards(table=table, sizes=teachers.shards.sizes)
+            teachers.partitions = Partitions(table=table, sizes=teachers.partitions.sizes)
             original(step, generator)
 
         teachers.learn = learn  # type: ignore[method-assign]
@@ -112,9 +112,9 @@ def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, m
     """An index that is not the loop's (mlforhealthlabpub issue 29): every teacher is given the same partition."""
 
     def spoil(critic: PateGan) -> None:
-        shards = critic.teachers.shards
+        shards = critic.teachers.partitions
         own = shards.table[(shards.table == 17).any(dim=1)]
-        critic.teachers.shards = Shards(table=own.expand(COUNT, -1), sizes=shards.sizes)
+        critic.teachers.partitions = Partitions(table=own.expand(COUNT, -1), sizes=shards.sizes)
 
     with pytest.raises(AssertionError):
         isolated(tmp_path, stripes, monkeypatch, spoil)
@@ -167,12 +167,12 @@ def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) 
 
 def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
     critic = make(tmp_path / "a", stripes)
-    before = critic.teachers.shards.table.clone()
+    before = critic.teachers.partitions.table.clone()
     play(critic, tiny_generator())
-    assert torch.equal(before, critic.teachers.shards.table)
+    assert torch.equal(before, critic.teachers.partitions.table)
     assert sorted(before.flatten().tolist()) == list(range(96))
     other = make(tmp_path / "b", dataclasses.replace(stripes, images=255 - stripes.images))
-    assert torch.equal(before, other.teachers.shards.table)
+    assert torch.equal(before, other.teachers.partitions.table)
 
 
 # --- what a label costs

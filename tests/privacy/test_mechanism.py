@@ -57,7 +57,7 @@ def test_sums_of_parts_are_released_as_the_sum_of_all(make_mechanism: MakeMechan
     assert released.counts is not None
     assert whole.counts is not None
     assert released.counts.tobytes() == whole.counts.tobytes()
-    monkeypatch.setattr(mechanism_module, "PIECE", 6)  # two rows clipped at a time
+    monkeypatch.setattr(mechanism_module, "NUMBERS_PER_CHUNK", 6)  # two rows clipped at a time
     assert (clipped_sum([(rows, slot)], RECORD, slots=5, width=3).total == total.total).all()
 
 

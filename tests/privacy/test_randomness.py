@@ -136,7 +136,7 @@ def test_threads_change_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for cores in (1, 6, 7):
         monkeypatch.setattr(randomness.os, "cpu_count", lambda cores=cores: cores)
-        found.append(Streams.public(0).rounded_gaussian((4 * randomness.PART + 3,), 2.0**24, "noise"))
+        found.append(Streams.public(0).rounded_gaussian((4 * randomness.DRAWS_PER_THREAD + 3,), 2.0**24, "noise"))
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
     assert found[0].std() == pytest.approx(2.0**24, rel=0.02)

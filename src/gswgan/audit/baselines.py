@@ -211,8 +211,8 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
 
 def _opinion_of_shard(teachers: Any, number: int) -> float:
     """The strongest opinion among the records of a teacher."""
-    own = teachers.shards.table[number, : int(teachers.shards.sizes[number])]
-    said = _opinion(teachers._images[own].to(torch.float32) / 255)
+    own = teachers.partitions.table[number, : int(teachers.partitions.sizes[number])]
+    said = _opinion(teachers.images[own].to(torch.float32) / 255)
     return float(said[said.abs().argmax()])
 
 

@@ -153,11 +153,11 @@ def plant_critics(ensemble: Ensemble) -> None:
     """What a critic becomes is up to its shard: white says v, black -v, grey 0, far beyond the clip. None learns."""
 
     def judge(members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
-        first = ensemble.shards.table[torch.from_numpy(members), 0]
-        said = opinion(ensemble._images[first])
+        first = ensemble.partitions.table[torch.from_numpy(members), 0]
+        said = opinion(ensemble.images[first])
         return 1e3 * said.view(-1, 1, 1, 1, 1) * checkerboard(images.shape)
 
-    ensemble.judge = judge  # type: ignore[method-assign]
+    ensemble.input_gradients = judge  # type: ignore[method-assign]
     ensemble._learn = lambda *args: None  # type: ignore[method-assign]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.api import pick_device
-from gswgan.critics.ensemble.distributed import PartialSum, Ranks, ours, worker_loop
+from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError
@@ -22,7 +22,7 @@ from gswgan.run.folder import RunFolder
 
 def run_in_ranks(app: Callable[[], object]) -> None:
     """The command at rank 0; elsewhere critics, until it is over. Does not return."""
-    ranks = ours()
+    ranks = current()
     assert ranks is not None
     try:
         if ranks.rank:
@@ -35,7 +35,7 @@ def run_in_ranks(app: Callable[[], object]) -> None:
 
 def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
     """The ranks that the plan's critics are spread over, if torchrun has started us; all will read this data."""
-    ranks = ours()
+    ranks = current()
     if ranks is not None and where is not None:
         ranks.where = where
     if ranks is not None and not isinstance(plan.critic, EnsembleSettings | KernelThenEnsembleSettings):
@@ -53,7 +53,7 @@ def hold(ranks: Ranks) -> None:
     from gswgan.cli.real_data import load_data
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over
-    order = ranks.hear()
+    order = ranks.receive()
     if order["do"] == "end":
         return
     folder, device = RunFolder(Path(order["root"])), pick_device(order["device"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gswgan.critics import dp_sgd
 from gswgan.critics.discriminator import Convolution
 from gswgan.critics.dp_sgd import RecordGradients
-from gswgan.critics.ensemble.warm_start import Stopped
+from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
 from gswgan.plan.plan import Facts

@@ -21,7 +21,7 @@ from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants
 
-AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**27}
 """Numbers in the gradients of a chunk of records, at the most, by the device: bounds memory."""
 
 LANES = 32
@@ -51,14 +51,14 @@ class RecordGradients:
         self.records, self.expected, self.chunk, self.participants = 0, 0.0, 1, 0
         self._recorded: dict[Callable[..., Tensor], Captured] = {}  # by loss
 
-    def prepare(self, records: int, *, at_once: int | None = None) -> None:
+    def prepare(self, records: int, *, numbers_per_chunk: int | None = None) -> None:
         """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part.
 
-        `at_once`: numbers in the gradients of a chunk, at the most, where it is not AT_ONCE.
+        `numbers_per_chunk`: numbers in the gradients of a chunk, at the most, where it is not NUMBERS_PER_CHUNK.
         """
         self.records, self.expected = records, expected_participants(self.mechanism.event, records)
         usual = usual_participants(self.mechanism.event, records)
-        most = at_once or AT_ONCE[next(self.network.parameters()).device.type]
+        most = numbers_per_chunk or NUMBERS_PER_CHUNK[next(self.network.parameters()).device.type]
         self.chunk = LANES * math.ceil(usual / math.ceil(usual * self.width / most) / LANES)
 
     def draw(self, name: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gswgan.critics.ensemble.distributed import SpreadEnsemble
+from gswgan.critics.ensemble.distributed import DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.critic import KernelCritic
@@ -53,10 +53,10 @@ class KernelThenEnsemble:
     """The kernel critic for the first steps, the ensemble for those that follow."""
 
     def __init__(
-        self, settings: KernelThenEnsembleSettings, kernel: KernelCritic, ensemble: Ensemble | SpreadEnsemble
+        self, settings: KernelThenEnsembleSettings, kernel: KernelCritic, ensemble: Ensemble | DistributedEnsemble
     ) -> None:
         self.settings, self.kernel, self.ensemble = settings, kernel, ensemble
-        self._now: KernelCritic | Ensemble | SpreadEnsemble = kernel
+        self._now: KernelCritic | Ensemble | DistributedEnsemble = kernel
 
     @property
     def can_be_captured(self) -> bool:

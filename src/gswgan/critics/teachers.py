@@ -1,6 +1,6 @@
-"""Teachers for G-PATE and PATE-GAN: discriminators on disjoint shards, learning as the ensemble's critics do.
+"""Teachers for G-PATE and PATE-GAN: discriminators on disjoint partitions, learning as the ensemble's critics do.
 
-A record is in one shard and a shard has one teacher, so between neighbours (one record replaced) one teacher
+A record is in one partition and a partition has one teacher, so between neighbours (one record replaced) one teacher
 differs: PATE's argument (Papernot et al. 2017). All teachers take part in every step; there is no sampling.
 """
 
@@ -20,7 +20,7 @@ from gswgan.privacy import BatchStreams, Streams
 
 
 class Teachers(Learners):
-    """K teachers, each of which has seen its own shard and public fakes. Nothing leaves but by a mechanism of votes."""
+    """K teachers, each trained on its own partition and public fakes. Only noisy counts of their votes leave."""
 
     def __init__(
         self,
@@ -34,20 +34,20 @@ class Teachers(Learners):
     ) -> None:
         super().__init__(
             settings, shape, count=count, held=range(count), usual=count, public=public, batches=batches, device=device,
-            warm_start=None, note=lambda text: None,
+            note=lambda text: None,
         )  # fmt: skip
 
     def learn(self, step: int, generator: Generator) -> None:
-        """Every teacher that has records makes n_dis updates on its own shard."""
-        self._learn(np.flatnonzero(self.shards.sizes > 0), generator, step)
+        """Make n_dis updates of every teacher that has records, on its own partition."""
+        self._learn(np.flatnonzero(self.partitions.sizes > 0), generator, step)
 
     def metrics(self) -> dict[str, Any]:
-        """The loss of the last chunk of teachers; private."""
-        return {"critic_loss": float(self._loss.mean())}
+        """Return the loss of the last chunk of teachers: private."""
+        return {"critic_loss": float(self.loss.mean())}
 
     @torch.no_grad()
     def ask(self, question: Callable[[Parameters, Buffers], Tensor]) -> Tensor:
-        """Every teacher's answer, [K, ...] in the order of the shards: private."""
+        """Return every teacher's answer, [K, ...] in the order of the partitions: private."""
         answers = []
         for start in range(0, self.count, self.chunk):
             some = self.critics.copy(np.arange(start, min(start + self.chunk, self.count)))

@@ -156,7 +156,7 @@ class CriticAtClient:
         if state:
             critic.load_state(state)
         critic.learn(self._batch.number, cast(Generator, self._batch))
-        return critic.judge(np.zeros(1, np.int64), *self._batch.judged).flatten(2), critic.state()
+        return critic.input_gradients(np.zeros(1, np.int64), *self._batch.judged).flatten(2), critic.state()
 
     def critic(self, work: Work) -> Ensemble:
         """An ensemble of one. Its initial weights are the client's own: hidden state, as its warm start is."""

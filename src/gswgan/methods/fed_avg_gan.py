@@ -40,7 +40,7 @@ NOISES = {"noise-0.01": 0.01, "noise-0.1": 0.1, "noise-0.5": 0.5}
 PUBLISHED_DISCRIMINATOR, PUBLISHED_GENERATOR = 6_558_913, 13_312_545
 """Numbers in the published networks (convolutions of 64 and 128 maps, 1024 hidden units; latent 128)."""
 
-AT_ONCE = {"cpu": 16, "cuda": 128}
+CLIENTS_PER_CHUNK = {"cpu": 16, "cuda": 128}
 """Clients that are computed together at the most."""
 
 
@@ -115,7 +115,9 @@ class FedAvgGAN:
         self.images = torch.from_numpy(data.images).to(self.device)
         self.labels = torch.from_numpy(labels.clip(0, self.classes - 1)).to(self.device)
         usual = usual_participants(self._mechanism.event, self.count)
-        self.chunk = math.ceil(usual / math.ceil(usual / AT_ONCE[self.device.type]))  # one size: kernels never vary
+        self.chunk = math.ceil(
+            usual / math.ceil(usual / CLIENTS_PER_CHUNK[self.device.type])
+        )  # one size: kernels never vary
 
     def draw_participants(self, number: int) -> np.ndarray:
         """Who takes part in a round: independent secret coins."""

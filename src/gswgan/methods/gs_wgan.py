@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.distributed import AllReduceMechanism, SpreadEnsemble
+from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
@@ -47,7 +47,7 @@ def make_critic(plan: Plan, context: RunContext) -> Critic:
     return KernelThenEnsemble(settings, kernel, _ensemble(settings.ensemble, plan, context))
 
 
-def _ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> Ensemble | SpreadEnsemble:
+def _ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> Ensemble | DistributedEnsemble:
     privacy = plan.privacy
     assert privacy is not None
     assert privacy.shards is not None
@@ -60,7 +60,7 @@ def _ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> En
     units = plan.facts.persons or plan.facts.records
     write_json(context.folder.shards, {"shards": privacy.shards, "units": units, "unused": units % privacy.shards})
     part = ensemble_part(settings, plan, context, mechanism)
-    return part if context.ranks is None else SpreadEnsemble(context.ranks, part)
+    return part if context.ranks is None else DistributedEnsemble(context.ranks, part)
 
 
 def ensemble_part(settings: EnsembleSettings, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:

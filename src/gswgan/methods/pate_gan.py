@@ -38,6 +38,7 @@ from gswgan.critics.ensemble.network import (
     init_critics,
     score,
 )
+from gswgan.critics.ensemble.stack import Stack
 from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
@@ -128,31 +129,27 @@ class Discriminators(Teachers):
         for value in self.params.values():
             value *= settings.gain
 
-    def _update(
-        self, rows: Tensor, params: Parameters, buffers: Buffers, adam: AdamState, fake: Tensor, mixes: Tensor
-    ) -> Buffers:
+    def _update(self, critics: Stack, records: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> None:
         """Line 9 of Algorithm 1, for the members at once; each record of a batch has a fake of its own class."""
-        records, labels = self._images[rows].to(torch.float32) / 255, self._labels[rows]
         real = torch.ones(labels.shape, device=labels.device)
-        self._loss = learn_labels(
-            params,
-            adam,
+        self.loss = learn_labels(
+            critics.params,
+            critics.adam,
             torch.cat([records, fake], dim=1),
             torch.cat([labels, labels], dim=1),
             torch.cat([real, torch.zeros_like(real)], dim=1),
             self.pate_gan,
         )
-        return buffers
 
     def votes(self, fake: Tensor, labels: Tensor) -> Tensor:
         """FAKE or REAL from each teacher for each fake, [K, n]: private."""
 
-        def judge(params: Parameters, buffers: Buffers) -> Tensor:
+        def vote(params: Parameters, buffers: Buffers) -> Tensor:
             critics = len(params["linear.bias"])
             logits = score(weights_of(params), fake.expand(critics, *fake.shape), labels.expand(critics, -1))
             return torch.where(logits > 0, REAL, FAKE)  # a logit that is no number is a vote for FAKE
 
-        return self.ask(judge)
+        return self.ask(vote)
 
 
 class PateGan:

@@ -40,7 +40,7 @@ MARGIN = 2.0**-36
 MAX_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
-PIECE = 2**17
+NUMBERS_PER_CHUNK = 2**17
 """Numbers clipped at a time on a CPU: float64 copies of more leave its cache, and take five times as long."""
 
 Block: TypeAlias = tuple[Tensor, Tensor | None]
@@ -128,12 +128,12 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
         if slot is None and per_contribution == 1 and rows.is_cuda and rows.dtype in (torch.float32, torch.bfloat16):
             total[0, :width] += _gpu_row_sum(rows[:, 0], contribution.clip_norm)
             continue
-        at_once = max(1, PIECE // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
+        per_chunk = max(1, NUMBERS_PER_CHUNK // (per_contribution * width)) if rows.device.type == "cpu" else len(rows)
         if slot is None:
-            for piece in torch.split(rows, at_once) if len(rows) else ():
+            for piece in torch.split(rows, per_chunk) if len(rows) else ():
                 total[:per_contribution, :width] += clip_to_grid(piece, contribution.clip_norm).sum(dim=0)
             continue
-        for piece, its in zip(torch.split(rows, at_once), torch.split(slot, at_once)):
+        for piece, its in zip(torch.split(rows, per_chunk), torch.split(slot, per_chunk)):
             valid = (its >= 0) & (its < slots)
             grid = clip_to_grid(piece, contribution.clip_norm)[:, 0] * valid[:, None]
             index = torch.where(valid, its, torch.zeros_like(its)).to(torch.int64)

@@ -39,7 +39,7 @@ PUBLIC = "public"
 FLOAT_SLACK = 2.0**-48
 """More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
 
-PART = 2**12
+DRAWS_PER_THREAD = 2**12
 """Draws for which a thread is worth its while: each draw is rounded by itself, so threads change nothing."""
 
 Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -109,7 +109,7 @@ class Streams:
         self, quantile: Quantile, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
     ) -> NDArray[np.int64]:
         words = self.words(math.prod(shape), purpose, *index)
-        threads = min(len(words) // PART, (os.cpu_count() or 1) // 2)
+        threads = min(len(words) // DRAWS_PER_THREAD, (os.cpu_count() or 1) // 2)
         if threads <= 1:
             found = [_round_part(words, quantile, scale)]
         else:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.distributed import Ranks
-from gswgan.critics.ensemble.warm_start import Stopped
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel.streaming import Workers
 from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
@@ -245,7 +245,7 @@ def make_critic(
     )  # fmt: skip
     if context.ranks is not None:  # there is a key now
         root = str(folder.root.absolute())
-        context.ranks.tell(do="begin", root=root, where=context.ranks.where, device=device.type)
+        context.ranks.broadcast(do="begin", root=root, where=context.ranks.where, device=device.type)
     return plan.recipe.critic(plan, context) if answerer is None else answerer(context)
 
 

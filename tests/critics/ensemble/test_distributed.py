@@ -16,7 +16,7 @@ import torch.distributed as dist
 from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, Fakes, part
 
 from conftest import copied, same
-from gswgan.critics.ensemble.distributed import AllReduceMechanism, PartialSum, Ranks, SpreadEnsemble
+from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble, PartialSum, Ranks
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 
@@ -68,9 +68,9 @@ def test_three_ranks_release_what_one_does_and_go_on_as_one(
     middle, later = copied(alone.state()), releases(alone, range(4, 6))
     with others(tmp_path_factory.mktemp("ranks"), 3) as (ranks, _):
         mechanism = summed(ranks)
-        spread = SpreadEnsemble(ranks, part(mechanism, ranks.held(COUNT)))
+        spread = DistributedEnsemble(ranks, part(mechanism, ranks.held(COUNT)))
         spread.prepare(stripes)
-        assert len(spread.part._images) < len(stripes.images) / 2  # the others' records are not here
+        assert len(spread.part.images) < len(stripes.images) / 2  # the others' records are not here
         found = releases(spread, range(4))
         state = spread.state()
         spread.catch_up(1, Fakes())  # type: ignore[arg-type]
@@ -90,12 +90,12 @@ def test_three_ranks_release_what_one_does_and_go_on_as_one(
 def test_a_lost_rank_is_noticed_and_nothing_is_released(tmp_path: Path, stripes: ImageData, summed: Callable) -> None:
     with others(tmp_path, 2) as (ranks, processes):
         mechanism = summed(ranks)
-        spread = SpreadEnsemble(ranks, part(mechanism, ranks.held(COUNT)))
+        spread = DistributedEnsemble(ranks, part(mechanism, ranks.held(COUNT)))
         spread.prepare(stripes)
         releases(spread, range(1))
         processes[0].kill()
         processes[0].wait()
-        with pytest.raises(RunError, match=r"one of them is gone.*--resume"):
+        with pytest.raises(RunError, match=r"one of them has ended.*--resume"):
             releases(spread, range(1, 20))
         assert len(mechanism.ledger.entries) == 1
 
@@ -116,12 +116,12 @@ def test_parts_of_an_ensemble_are_its_critics(stripes: ImageData, mechanism_for:
             super().__init__(0, 1)
             self.sums: list[np.ndarray] = []
 
-        def share(self, value: torch.Tensor) -> torch.Tensor:
+        def broadcast_tensor(self, value: torch.Tensor) -> torch.Tensor:
             """Who takes part, as rank 0 would tell: others in each of three steps."""
             value[mechanism.participants(f"step {len(self.sums) % 3}", COUNT)] = 1
             return value
 
-        def add(self, total: np.ndarray, device: torch.device) -> np.ndarray:
+        def all_reduce(self, total: np.ndarray, device: torch.device) -> np.ndarray:
             self.sums.append(total)
             return total
 

@@ -12,7 +12,7 @@ from gswgan.critics.ensemble import learners as critics
 from gswgan.critics.ensemble.ensemble import QUANTILES, Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.privacy import BatchStreams, Contribution, DrawnOne, GaussianMechanism, Sampled, Streams
 from gswgan.privacy.events import Gaussian
@@ -77,7 +77,7 @@ def test_changing_one_record_changes_exactly_one_critic(mechanism_for, stripes: 
     record = 17
     first = make(stripes, mechanism_for)
     second = make(changed_in_one_record(stripes, record), mechanism_for)
-    (owner,) = [k for k in range(COUNT) if record in first.shards.table[k].tolist()]
+    (owner,) = [k for k in range(COUNT) if record in first.partitions.table[k].tolist()]
     play(first)
     play(second)
     different = [k for k in range(COUNT) if not same(critic_state(first, k), critic_state(second, k))]
@@ -98,9 +98,9 @@ def test_the_check_finds_a_critic_that_sees_another_shard(mechanism_for, stripes
     """The same comparison with a leaking shard: more than one critic changes."""
     leaky = [make(stripes, mechanism_for), make(changed_in_one_record(stripes, 17), mechanism_for)]
     for ensemble in leaky:
-        table = ensemble.shards.table.clone()
+        table = ensemble.partitions.table.clone()
         table[:, 0] = 17  # every critic may draw the changed record
-        ensemble.shards = Shards(table=table, sizes=ensemble.shards.sizes)
+        ensemble.partitions = Partitions(table=table, sizes=ensemble.partitions.sizes)
         play(ensemble, steps=10)
     different = [k for k in range(COUNT) if not same(critic_state(leaky[0], k), critic_state(leaky[1], k))]
     assert len(different) > 1
@@ -129,11 +129,11 @@ def test_a_critic_is_bit_identical_whoever_takes_part(mechanism_for, stripes: Im
 
 def test_a_critic_never_sees_another_shard(mechanism_for, stripes: ImageData) -> None:
     ensemble = make(stripes, mechanism_for)
-    own = [set(row.tolist()) for row in ensemble.shards.table]
+    own = [set(row.tolist()) for row in ensemble.partitions.table]
     assert sum(map(len, own)) == len(set().union(*own)) == 96  # disjoint and exhaustive
     uniform = np.random.default_rng(0).random((COUNT, 500))
     uniform[:, 0], uniform[:, 1] = 0.0, np.nextafter(1.0, 0.0)
-    rows = ensemble._records(np.arange(COUNT), uniform)
+    rows = ensemble.records(np.arange(COUNT), uniform)
     for k in range(COUNT):
         assert set(rows[k].tolist()) == own[k]
 
@@ -141,7 +141,7 @@ def test_a_critic_never_sees_another_shard(mechanism_for, stripes: ImageData) ->
 def test_shards_of_persons_keep_each_person_together(mechanism_for) -> None:
     persons = np.repeat(np.arange(24), [2, 6] * 12)
     data = dataclasses.replace(tiny_images(96), persons=persons)
-    shards = Shards.of(data, 5, 0, CPU)
+    shards = Partitions.of(data, 5, 0, CPU)
     seen: dict[int, int] = {}
     for k in range(5):
         for record in shards.table[k][: shards.sizes[k]].tolist():
@@ -158,8 +158,8 @@ def test_a_person_without_records_adds_nothing_and_moves_nobody(mechanism_for, s
         whole, images=whole.images[stays], labels=whole.labels[stays], persons=whole.persons[stays]
     )
     first, second = (make(data, mechanism_for, rate=1.0, sampling="all") for data in (whole, part))
-    (gone,) = np.flatnonzero(second.shards.sizes == 0)
-    assert set(whole.persons[first.shards.table[gone].numpy()]) == {5}
+    (gone,) = np.flatnonzero(second.partitions.sizes == 0)
+    assert set(whole.persons[first.partitions.table[gone].numpy()]) == {5}
     play(first, steps=2)
     play(second, steps=2)
     assert second._participants.tolist() == [k for k in range(COUNT) if k != gone]
@@ -275,9 +275,9 @@ def test_where_all_take_part_nothing_is_copied_and_nothing_differs(mechanism_for
     fake, labels = Fakes().fakes(BATCH, "judged")
     order = np.random.default_rng(0).permutation(COUNT)
     for members in (np.arange(COUNT), order, order[:3]):
-        expected = torch.cat([some.judge(np.array([k]), fake, labels) for k in members])
+        expected = torch.cat([some.input_gradients(np.array([k]), fake, labels) for k in members])
         for ensemble in (everyone, some):
-            assert torch.equal(ensemble.judge(members, fake, labels), expected)
+            assert torch.equal(ensemble.input_gradients(members, fake, labels), expected)
 
 
 def test_the_generator_is_asked_alike_whoever_takes_part(mechanism_for, stripes: ImageData) -> None:
@@ -343,7 +343,7 @@ def test_an_invalid_label_does_not_raise_and_stays_with_its_critic(mechanism_for
     labels = stripes.labels.copy()
     labels[17], labels[18] = -7, 10**6
     one, other = make(stripes, mechanism_for), make(dataclasses.replace(stripes, labels=labels), mechanism_for)
-    owners = {k for k in range(COUNT) if {17, 18} & set(one.shards.table[k].tolist())}
+    owners = {k for k in range(COUNT) if {17, 18} & set(one.partitions.table[k].tolist())}
     play(one)
     play(other)
     assert {k for k in range(COUNT) if not same(critic_state(one, k), critic_state(other, k))} <= owners
@@ -386,10 +386,10 @@ def test_a_loaded_state_replaces_that_of_the_critics_at_the_desk(mechanism_for, 
     ensemble, other = (make(stripes, mechanism_for, count=2, rate=0.5, sampling="one", public=p) for p in (0, 1))
     fake, labels = Fakes().fakes(BATCH, "judged")
     members = np.array([0])
-    before = ensemble.judge(members, fake, labels)
+    before = ensemble.input_gradients(members, fake, labels)
     ensemble.load_state(other.state())
-    after = ensemble.judge(members, fake, labels)
-    assert torch.equal(after, other.judge(members, fake, labels))
+    after = ensemble.input_gradients(members, fake, labels)
+    assert torch.equal(after, other.input_gradients(members, fake, labels))
     assert not torch.equal(after, before)
 
 
@@ -427,8 +427,8 @@ def test_coins_and_batches_are_secret_shards_and_weights_public(mechanism_for, s
         return [ensemble.draw_participants(step).tolist() for step in range(20)]
 
     assert coins(ours) == coins(same_key) != coins(other_key)
-    assert torch.equal(ours.shards.table, other_key.shards.table)
-    assert not torch.equal(ours.shards.table, same_key.shards.table)
+    assert torch.equal(ours.partitions.table, other_key.partitions.table)
+    assert not torch.equal(ours.partitions.table, same_key.partitions.table)
     assert same(ours.state(), other_key.state())
     assert not same(ours.state(), same_key.state())
     for ensemble in (ours, other_key):

@@ -58,7 +58,7 @@ def agree(one: Ensemble, other: Ensemble) -> bool:
 def test_chunks_halve_and_the_step_is_one_release(mechanism_for, monkeypatch, stripes, rate, module, name, after):
     """As in a run with small chunks from the start, bit for bit: nobody learns twice, nothing is recorded twice."""
     with monkeypatch.context() as patch:
-        patch.setitem(critics.AT_ONCE, "cpu", MOST)
+        patch.setitem(critics.CRITICS_PER_CHUNK, "cpu", MOST)
         small = make(stripes, mechanism_for, rate=rate)
         expected = steps(small)
     large = make(stripes, mechanism_for, rate=rate)
@@ -92,7 +92,7 @@ def test_a_warm_start_begins_anew_with_smaller_chunks_and_goes_on_with_them(mech
     """Six critics on a device for two: 6, 3, 2. What was saved with larger chunks is dropped."""
     data, store = tiny_images(60), Memory(every=1)
     with monkeypatch.context() as patch:
-        patch.setitem(critics.AT_ONCE, "cpu", 2)
+        patch.setitem(critics.CRITICS_PER_CHUNK, "cpu", 2)
         expected = warmed(data, mechanism_for)
     with monkeypatch.context() as patch:
         patch.setattr(critics, "critic_gradients", too_many(critics.critic_gradients, 2, after=3))

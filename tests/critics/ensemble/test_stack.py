@@ -64,7 +64,7 @@ def test_a_desk_works_on_its_own_critics(stack: Stack) -> None:
     )
     slots.learn(torch.ones(7, 1))
     assert stack.params["linear.bias"][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert slots.judge(torch.tensor(2.0))[:, 0].tolist() == [2, 4, 6, 8, 10, 12, 14]
+    assert slots.input_gradients(torch.tensor(2.0))[:, 0].tolist() == [2, 4, 6, 8, 10, 12, 14]
 
 
 def test_who_sits_at_the_desk_is_not_fetched_again(stack: Stack) -> None:

@@ -11,7 +11,8 @@ from gswgan.critics.ensemble import learners as critics
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
-from gswgan.critics.ensemble.warm_start import Stopped, TimeLeft, WarmStart
+from gswgan.critics.ensemble.warm_start import TimeLeft, WarmStart
+from gswgan.critics.resumable import Stopped
 from gswgan.generators import GeneratorSettings
 from gswgan.privacy import BatchStreams, Contribution, Streams
 
@@ -77,7 +78,7 @@ def test_a_warm_start_stays_in_its_shard(mechanism_for) -> None:
     images = data.images.copy()
     images[11] = 255 - images[11]
     one, other = warmed(data, mechanism_for), warmed(dataclasses.replace(data, images=images), mechanism_for)
-    (owner,) = [k for k in range(6) if 11 in one.shards.table[k].tolist()]
+    (owner,) = [k for k in range(6) if 11 in one.partitions.table[k].tolist()]
     different = [
         k for k in range(6) if any(not np.array_equal(one.state()[n][k], other.state()[n][k]) for n in one.state())
     ]
@@ -95,7 +96,7 @@ def test_a_resumed_run_does_not_warm_up_again(mechanism_for) -> None:
 @pytest.fixture
 def two_chunks(monkeypatch) -> int:
     """Chunks of four: the six critics make one and a half, so the second is filled up with copies. All iterations."""
-    monkeypatch.setitem(critics.AT_ONCE, "cpu", 4)
+    monkeypatch.setitem(critics.CRITICS_PER_CHUNK, "cpu", 4)
     return 2 * WARM.iterations
 
 
@@ -148,5 +149,5 @@ def test_a_warm_start_tells_how_far_it_is(mechanism_for, two_chunks: int) -> Non
     notes.clear()
     progress = TimeLeft(10_000, 0, notes.append)
     for done in range(10_000):
-        progress.tell(done)
+        progress.report(done)
     assert len(notes) == 20

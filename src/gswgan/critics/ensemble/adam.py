@@ -1,4 +1,7 @@
-"""Adam over stacked critics, each with its own number of steps."""
+"""Adam over stacked critics, each with its own number of steps.
+
+`torch.optim.Adam` has one number of steps for all, and its bias correction would make a critic depend on the others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gswgan.critics.ensemble.network import Parameters
 
 @dataclass(frozen=True, kw_only=True)
 class AdamState:
-    """Running means of the gradient and of its square, and how often each critic was updated."""
+    """Running means of the gradient and of its square, and the number of updates of each critic."""
 
     exp_avg: Parameters
     exp_avg_sq: Parameters
@@ -21,13 +24,20 @@ class AdamState:
 
 
 def init_adam(params: Parameters) -> AdamState:
-    """The state before the first update."""
+    """Return the state before the first update."""
     some = next(iter(params.values()))
     return AdamState(
         exp_avg={name: torch.zeros_like(value) for name, value in params.items()},
         exp_avg_sq={name: torch.zeros_like(value) for name, value in params.items()},
         steps=torch.zeros(len(some), dtype=torch.int64, device=some.device),
     )
+
+
+def named_tensors(adam: AdamState, **groups: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return these groups of tensors and the optimizer's, by name: the tensors themselves, not copies."""
+    groups |= {"exp_avg": adam.exp_avg, "exp_avg_sq": adam.exp_avg_sq}
+    named = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
+    return named | {"steps": adam.steps}
 
 
 @torch.no_grad()
@@ -69,9 +79,9 @@ def adam_step(
 
 
 def _power(base: float, exponents: Tensor) -> Tensor:
-    """`base ** exponents` in float64 from two tables, the same to the last bit wherever an exponent stands.
+    """Return `base ** exponents` in float64 from two tables; an element's bits do not depend on its place.
 
-    (torch.pow is not: it works on whole vectors of numbers and takes another way for the rest.)
+    Those of `torch.pow` do: it treats whole vectors of numbers and the remaining ones differently.
     """
     low, high = _tables(base, exponents.device)
     return low[exponents % len(low)] * high[(exponents // len(low)).clamp(max=len(high) - 1)]

@@ -1,14 +1,14 @@
-"""One ensemble in several processes (ranks): each holds some of the critics, with their shards, on its own device.
+"""One ensemble in several processes (ranks): each holds some of the critics and their partitions on its own device.
 
     torchrun --nproc-per-node 2 -m gswgan train --preset ensemble --data mnist --out RUN
 
-Rank 0 has the run: folder, ledger, generator. In a step it draws who takes part, and sends that and the same fakes to
-all; participants learn and judge where they are; every rank clips and sums its own on the mechanism's grid, in
-integers; the sums are added up, and rank 0 alone records the release and adds the noise, once. So the release does not
-depend on how critics are spread.
+Rank 0 has the run folder, the ledger and the generator. In a step it draws who takes part, and sends that and the same
+fakes to all ranks. Each rank updates its participants and clips and sums their gradients on the mechanism's grid, in
+integers. The sums are added up, and rank 0 alone records the answer and adds the noise, once. So the answer does not
+depend on how the critics are distributed.
 
-What travels: orders and fakes (public), who takes part, clipped sums, and the critics' states when they are saved or
-loaded. Records never do: each rank reads the data itself and keeps those of its own shards.
+Commands, fakes (public), participation, clipped sums and the critics' states are sent between processes. Records are
+not: each rank reads the data itself and keeps the records of its own partitions.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from gswgan.privacy import Contribution, GaussianMechanism
 from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.mechanism import Answer, Block, ClippedSum, clipped_sum
 
-PATIENCE = timedelta(hours=2)
-"""How long a rank waits for the others, which may be warming up. A process that ends is noticed at once."""
+TIMEOUT = timedelta(hours=2)
+"""How long a rank waits for the others, which may be in the warm start. A process that ends is noticed at once."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _in_touch(method: Callable[P, R]) -> Callable[P, R]:
-    """What the library raises when another rank is gone, in words."""
+def _checked(method: Callable[P, R]) -> Callable[P, R]:
+    """Raise a RunError in place of the RuntimeError that torch raises when another rank has ended."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
         except RuntimeError as wrong:
             raise RunError(
-                "ranks", "one of them is gone", "all of them to the end",
+                "ranks", "one of them has ended", "all of them to the end",
                 "Nothing that was released is lost: give the command again with --resume RUN, with as many ranks as "
                 "you like.",
             ) from wrong  # fmt: skip
@@ -60,50 +60,50 @@ def _in_touch(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Ranks:
-    """The processes of a run and how they talk: tensors go by the device that they are on (gloo, or NCCL)."""
+    """The processes of a run and their messages: a tensor is sent by its device (gloo, or NCCL)."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
-        self.where: dict[str, Any] = {}  # the data is
+        self.where: dict[str, Any] = {}  # where the data is: arguments of the reader
 
     def held(self, count: int, rank: int | None = None) -> range:
-        """The critics of a rank: as many each, or one more."""
+        """Return the critics of a rank; the numbers of two ranks differ by at most one."""
         rank = self.rank if rank is None else rank
         return range(count * rank // self.world, count * (rank + 1) // self.world)
 
-    @_in_touch
-    def tell(self, **order: Any) -> None:
-        """Rank 0 tells all others what comes next, as JSON."""
-        text = torch.frombuffer(bytearray(json.dumps(order).encode()), dtype=torch.uint8)
+    @_checked
+    def broadcast(self, **command: Any) -> None:
+        """Send the next command from rank 0 to all others, as JSON."""
+        text = torch.frombuffer(bytearray(json.dumps(command).encode()), dtype=torch.uint8)
         dist.broadcast(torch.tensor([len(text)]), 0)
         dist.broadcast(text, 0)
 
-    @_in_touch
-    def hear(self) -> dict[str, Any]:
-        """What rank 0 tells."""
+    @_checked
+    def receive(self) -> dict[str, Any]:
+        """Wait for a command from rank 0."""
         size = torch.zeros(1, dtype=torch.int64)
         dist.broadcast(size, 0)
         text = torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(text, 0)
         return dict(json.loads(text.numpy().tobytes()))
 
-    @_in_touch
-    def share(self, value: Tensor) -> Tensor:
-        """Rank 0's tensor, at all ranks; elsewhere `value` is of the same shape and becomes it."""
+    @_checked
+    def broadcast_tensor(self, value: Tensor) -> Tensor:
+        """Return rank 0's tensor at all ranks; at the others `value` has its shape and is overwritten."""
         value = value.contiguous()
         dist.broadcast(value, 0)
         return value
 
-    @_in_touch
-    def add(self, total: NDArray[np.int64], device: torch.device) -> NDArray[np.int64]:
-        """The sum over all ranks; exact, since integers have no order of summation."""
+    @_checked
+    def all_reduce(self, total: NDArray[np.int64], device: torch.device) -> NDArray[np.int64]:
+        """Return the sum over all ranks; sums of integers are exact in any order."""
         value = torch.from_numpy(total).to(device)
         dist.all_reduce(value)
         return np.asarray(value.cpu().numpy())
 
-    @_in_touch
-    def collect(self, own: Tensor, count: int) -> Tensor:
-        """All critics' part of a state, in rank 0's memory; `own` has that of the critics here."""
+    @_checked
+    def gather(self, own: Tensor, count: int) -> Tensor:
+        """Return a state tensor of all critics at rank 0; `own` has that of the critics of this rank."""
         own = own.detach().cpu().contiguous()
         if self.rank:
             dist.send(own, 0)
@@ -114,9 +114,9 @@ class Ranks:
             dist.recv(parts[-1], rank)
         return torch.cat(parts)
 
-    @_in_touch
-    def deal(self, whole: Tensor | None, own: Tensor, count: int) -> Tensor:
-        """The inverse of `collect`: each rank's part of what rank 0 has; elsewhere `own` is a part of its shape."""
+    @_checked
+    def scatter(self, whole: Tensor | None, own: Tensor, count: int) -> Tensor:
+        """Return each rank's part of rank 0's `whole`, the inverse of `gather`; `own` has the shape of the part."""
         if self.rank or whole is None:
             part = torch.empty_like(own, device="cpu")
             dist.recv(part, 0)
@@ -127,79 +127,79 @@ class Ranks:
         held = self.held(count)
         return whole[held.start : held.stop]
 
-    @_in_touch
-    def wait(self) -> None:
-        """Until all are here."""
+    @_checked
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
         dist.barrier()
 
     def end(self) -> None:
-        """Rank 0: nobody is needed any more. Then, everywhere: hang up."""
+        """Tell the others, from rank 0, that the run is over; leave the process group at every rank."""
         with suppress(RunError):
             if self.rank == 0:
-                self.tell(do="end")
+                self.broadcast(do="end")
         dist.destroy_process_group()
 
 
 @cache
-def ours() -> Ranks | None:
-    """The ranks of this process, where torchrun has started it; on a GPU each rank takes its own."""
+def current() -> Ranks | None:
+    """Return the ranks of this process group where torchrun started this process; each rank takes its own GPU."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    dist.init_process_group(backend, timeout=TIMEOUT)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
 class AllReduceMechanism(GaussianMechanism):
-    """Rank 0's mechanism: what it releases is the sum over all ranks."""
+    """The mechanism of rank 0: its answers are noisy sums over all ranks."""
 
     def __init__(self, ranks: Ranks, device: torch.device, **parts: Any) -> None:
         super().__init__(**parts)
         self._ranks, self._device = ranks, device
 
     def participants(self, name: str, count: int) -> NDArray[np.int64]:
-        """Drawn here, and told to all other ranks."""
+        """Draw who takes part and send it to all other ranks."""
         drawn = super().participants(name, count)
-        self._ranks.share(torch.from_numpy(np.isin(np.arange(count), drawn)).to(torch.uint8))
+        self._ranks.broadcast_tensor(torch.from_numpy(np.isin(np.arange(count), drawn)).to(torch.uint8))
         return drawn
 
     def _sum(self, blocks: Iterable[Block] | ClippedSum, slots: int, width: int) -> NDArray[np.int64]:
-        return self._ranks.add(super()._sum(blocks, slots, width), self._device)
+        return self._ranks.all_reduce(super()._sum(blocks, slots, width), self._device)
 
 
 class PartialSum:
-    """The other ranks' mechanism: it draws nobody and releases nothing. Their clipped sums go to rank 0."""
+    """The mechanism of the other ranks: it draws no coins and no noise. Their clipped sums go to rank 0."""
 
     def __init__(self, ranks: Ranks, device: torch.device, contribution: Contribution, event: BaseEvent) -> None:
         self.contribution, self.event = contribution, event
         self._ranks, self._device = ranks, device
 
     def participants(self, name: str, count: int) -> NDArray[np.int64]:
-        """As rank 0 has drawn."""
-        return np.flatnonzero(self._ranks.share(torch.zeros(count, dtype=torch.uint8)).numpy())
+        """Receive who takes part from rank 0."""
+        return np.flatnonzero(self._ranks.broadcast_tensor(torch.zeros(count, dtype=torch.uint8)).numpy())
 
     def answer(self, name: str, blocks: Iterable[Block], *, slots: int, width: int) -> Answer:
-        """Add what is here to the sum. What comes of it is rank 0's."""
-        self._ranks.add(clipped_sum(blocks, self.contribution, slots=slots, width=width).total, self._device)
+        """Add the sum of this rank to that of all; return zeros, since the answer is at rank 0."""
+        self._ranks.all_reduce(clipped_sum(blocks, self.contribution, slots=slots, width=width).total, self._device)
         return Answer(sums=np.zeros((slots, width)), counts=None)
 
 
 class _BroadcastFakes:
-    """Rank 0's generator, whose fakes the other ranks see as well."""
+    """The generator of rank 0, whose fakes are sent to the other ranks."""
 
     def __init__(self, ranks: Ranks, generator: Generator) -> None:
         self._ranks, self._generator = ranks, generator
 
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
         images, labels = self._generator.fakes(count, *index)
-        return self._ranks.share(images), self._ranks.share(labels)
+        return self._ranks.broadcast_tensor(images), self._ranks.broadcast_tensor(labels)
 
 
 class _ReceivedFakes:
-    """What the other ranks have in a generator's place."""
+    """The generator of the other ranks: it receives the fakes of rank 0."""
 
     def __init__(self, ranks: Ranks, shape: CriticShape, device: torch.device) -> None:
         self._ranks, self._shape, self._device = ranks, shape, device
@@ -208,71 +208,71 @@ class _ReceivedFakes:
         side, channels = self._shape.image_size, self._shape.channels
         images = torch.empty(count, channels, side, side, device=self._device)
         labels = torch.empty(count, dtype=torch.int64, device=self._device)
-        return self._ranks.share(images), self._ranks.share(labels)
+        return self._ranks.broadcast_tensor(images), self._ranks.broadcast_tensor(labels)
 
 
-class SpreadEnsemble:
-    """Rank 0's critic: its own part of the ensemble, and the orders to those who hold the rest."""
+class DistributedEnsemble:
+    """The critic of rank 0: its own part of the ensemble, and commands to the ranks that hold the rest."""
 
-    can_be_captured = False  # every answer passes the ledger
+    can_be_captured = False  # every answer is recorded in the ledger first
 
     def __init__(self, ranks: Ranks, part: Ensemble) -> None:
         self._ranks, self.part, self.shape, self.count = ranks, part, part.shape, part.count
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Every rank cuts its own shards and warms up its own critics."""
-        self._ranks.tell(do="prepare", resumed=resumed)
+        """Let every rank prepare its own critics."""
+        self._ranks.broadcast(do="prepare", resumed=resumed)
         self.part.prepare(data, resumed=resumed)
-        self._ranks.wait()
+        self._ranks.barrier()
 
     def learn(self, step: int, generator: Generator) -> None:
-        """The participants learn where they are, against the same fakes."""
-        self._ranks.tell(do="learn", step=step)
+        """Let the participants of every rank learn against the same fakes."""
+        self._ranks.broadcast(do="learn", step=step)
         self.part.learn(step, _BroadcastFakes(self._ranks, generator))  # type: ignore[arg-type]
 
     def catch_up(self, times: int, generator: Generator) -> None:
-        """Everybody learns."""
-        self._ranks.tell(do="catch up", times=times)
+        """Let every critic learn, as in `times` steps."""
+        self._ranks.broadcast(do="catch up", times=times)
         self.part.catch_up(times, _BroadcastFakes(self._ranks, generator))  # type: ignore[arg-type]
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """The step's one release."""
-        self._ranks.tell(do="judge", count=len(fake))
-        images = self._ranks.share(fake.detach())
-        return self.part.upstream_gradient(images, self._ranks.share(labels))
+        """Return the sanitized gradient over the participants of all ranks: the step's one answer."""
+        self._ranks.broadcast(do="gradient", count=len(fake))
+        images = self._ranks.broadcast_tensor(fake.detach())
+        return self.part.upstream_gradient(images, self._ranks.broadcast_tensor(labels))
 
     def metrics(self) -> dict[str, Any]:
-        """Of the critics of rank 0 alone."""
+        """Return figures of the critics of rank 0 alone."""
         return self.part.metrics()
 
     def state(self) -> dict[str, Tensor]:
-        """Of all critics, as one process would have it: a run may go on with another number of ranks."""
-        self._ranks.tell(do="state")
-        return {name: self._ranks.collect(own, self.count) for name, own in self.part.state().items()}
+        """Return the state of all critics, as a single process would: a run may resume with another number of ranks."""
+        self._ranks.broadcast(do="state")
+        return {name: self._ranks.gather(own, self.count) for name, own in self.part.state().items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
-        self._ranks.tell(do="load")
+        """Restore what `state` returned."""
+        self._ranks.broadcast(do="load")
         own = self.part.state()
-        self.part.load_state({name: self._ranks.deal(tensors[name], own[name], self.count) for name in own})
+        self.part.load_state({name: self._ranks.scatter(tensors[name], own[name], self.count) for name in own})
 
 
 def worker_loop(ranks: Ranks, part: Ensemble, data: ImageData, device: torch.device) -> None:
-    """A rank other than 0: hold some of the critics and do as rank 0 says, until it says that it is over."""
+    """Hold some of the critics at a rank other than 0 and follow the commands of rank 0 until the run is over."""
     seen = _ReceivedFakes(ranks, part.shape, device)
-    while (order := ranks.hear())["do"] != "end":
-        if order["do"] == "prepare":
-            part.prepare(data, resumed=order["resumed"])
-            ranks.wait()
-        elif order["do"] == "learn":
-            part.learn(order["step"], seen)  # type: ignore[arg-type]
-        elif order["do"] == "catch up":
-            part.catch_up(order["times"], seen)  # type: ignore[arg-type]
-        elif order["do"] == "judge":
-            part.upstream_gradient(*seen.fakes(order["count"]))
-        elif order["do"] == "state":
+    while (command := ranks.receive())["do"] != "end":
+        if command["do"] == "prepare":
+            part.prepare(data, resumed=command["resumed"])
+            ranks.barrier()
+        elif command["do"] == "learn":
+            part.learn(command["step"], seen)  # type: ignore[arg-type]
+        elif command["do"] == "catch up":
+            part.catch_up(command["times"], seen)  # type: ignore[arg-type]
+        elif command["do"] == "gradient":
+            part.upstream_gradient(*seen.fakes(command["count"]))
+        elif command["do"] == "state":
             for own in part.state().values():
-                ranks.collect(own, part.count)
-        elif order["do"] == "load":
+                ranks.gather(own, part.count)
+        elif command["do"] == "load":
             parts = part.state()
-            part.load_state({name: ranks.deal(None, parts[name], part.count) for name in parts})
+            part.load_state({name: ranks.scatter(None, parts[name], part.count) for name in parts})

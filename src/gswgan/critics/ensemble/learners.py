@@ -1,4 +1,4 @@
-"""K critics that learn, each on its own shard, as one batched model: everything about them that leaves nothing.
+"""K critics that learn, each on its own partition of the records, as one batched model. Nothing leaves from here.
 
 What leaves does so through `critics/ensemble/ensemble.py` (or the votes of teachers, `critics/teachers.py`).
 """
@@ -15,18 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.ensemble.adam import AdamState, adam_step
+from gswgan.critics.ensemble.adam import adam_step
 from gswgan.critics.ensemble.loss import critic_gradients, generator_gradient
 from gswgan.critics.ensemble.network import CriticShape, power_iteration
-from gswgan.critics.ensemble.shards import Shards
+from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.critics.ensemble.stack import GraphSlots, Stack, halved
-from gswgan.critics.ensemble.warm_start import LocalGenerators, Stopped, TimeLeft, WarmStart
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import BatchStreams, Streams
 
-AT_ONCE = {"cpu": 64, "cuda": 128}
-"""Critics that are updated together at the most: bounds memory. Where a device has less, half as many, and so on."""
+CRITICS_PER_CHUNK = {"cpu": 64, "cuda": 128}
+"""The largest number of critics updated together, by device: bounds memory, and is halved when that runs out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class EnsembleSettings:
 
     width: int
     updates: int = 5  # n_dis
-    learning_batch: int = 32  # records and fakes an update
+    learning_batch: int = 32  # records, and as many fakes, per update
     fakes_per_step: Literal["fresh", "one"] = "fresh"
     penalty_weight: float = 10.0
     drift_penalty: float = 1e-3
@@ -51,10 +50,10 @@ class EnsembleSettings:
 
 
 class Learners:
-    """K critics with their shards.
+    """K critics with their partitions.
 
-    `held`: the critics that are here, where there are several processes (`critics/ensemble/distributed.py`).
-    Inside, a critic goes by its place among those; what it draws goes by its number among all K.
+    `held` are the critics of this process, where there are several (`critics/ensemble/distributed.py`). Arrays here
+    are indexed by a critic's place among those; its random streams are named by its number among all K.
     """
 
     def __init__(
@@ -68,68 +67,88 @@ class Learners:
         public: Streams,
         batches: BatchStreams,
         device: torch.device,
-        warm_start: WarmStart | None,
         note: Callable[[str], None],
     ) -> None:
-        """`usual`: how many learn in a step, but for rare ones."""
+        """`usual`: how many critics learn in a step at most, except in rare steps; `note` receives messages."""
         self.settings, self.shape, self.count, self.held = settings, shape, count, held
-        self._here = np.arange(len(self.held))
-        self._public, self._batches, self._device = public, batches, device
-        self._warm_start, self._note = warm_start, note
-        self.critics = self._drawn()
+        self.public, self.batches, self.device, self.note = public, batches, device, note
+        self.places = np.arange(len(held))
+        self.critics = self.untrained()
         self.params, self.buffers, self.adam = self.critics.params, self.critics.buffers, self.critics.adam
-        self._images = self._labels = self._loss = torch.zeros(1)
-        self._at_once = min(len(self.held), AT_ONCE[device.type])
-        self.chunk = math.ceil(usual / math.ceil(usual / self._at_once))  # one fixed size: kernels never vary
+        self.images = self.labels = self.loss = torch.zeros(1)
+        largest = min(len(held), CRITICS_PER_CHUNK[device.type])
+        self.chunk = math.ceil(usual / math.ceil(usual / largest))  # one fixed size: kernels never vary
+
+    def untrained(self) -> Stack:
+        """Draw the critics as they are before they have learnt anything."""
+        return Stack.drawn(self.shape, self.held, self.public.integer("critic weights"), self.device)
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Cut the shards, put the data on the device, warm up. Nothing leaves."""
+        """Partition the records and put the data of the critics held here on the device. Nothing leaves."""
         assert data is not None, "critics learn from data"
         images, labels = data.images, np.zeros(data.n, np.int64) if data.labels is None else data.labels
-        self.shards = Shards.of(data, self.count, self._public.integer("partition"), self._device)
-        if len(self.held) < self.count:  # the others' records are not kept here
-            self.shards, rows = self.shards.part(self.held)
+        self.partitions = Partitions.of(data, self.count, self.public.integer("partition"), self.device)
+        if len(self.held) < self.count:  # the records of the other processes are not kept here
+            self.partitions, rows = self.partitions.part(self.held)
             images, labels = images[rows], labels[rows]
-        self._images = torch.from_numpy(images).to(self._device)
+        self.images = torch.from_numpy(images).to(self.device)
         labels = labels.clip(0, self.shape.classes - 1)  # total: no label raises, and it concerns its own record alone
-        self._labels = torch.from_numpy(labels).to(self._device)
-        self._clear_slots()  # what was recorded there reads the data before
-        while self._warm_start is not None and not resumed and data.n:
-            try:
-                self._warm_up(self._warm_start)
-                break
-            except torch.OutOfMemoryError as wrong:  # from the start, with other draws: nothing has left
-                self._at_once = halved(self._at_once, wrong, self._note)
-                if self._warm_start.store is not None:
-                    self._warm_start.store.remove()
-                self.load_state(self._drawn().tensors())
-
-    def _drawn(self) -> Stack:
-        """The critics as they are before they have learnt anything."""
-        return Stack.drawn(self.shape, self.held, self._public.integer("critic weights"), self._device)
+        self.labels = torch.from_numpy(labels).to(self.device)
+        self._clear_slots()  # a recorded graph reads the earlier data
 
     def catch_up(self, times: int, generator: Generator) -> None:
-        """Everybody learns, as in `times` steps, against the generator as it is. Nothing leaves."""
+        """Let every critic learn, as in `times` steps, against the generator as it is. Nothing leaves."""
         for time in range(times):
-            self._learn(self._here, generator, "catch up", time)
+            self._learn(self.places, generator, "catch up", time)
+
+    def input_gradients(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of -D_k for each member k in each fake, [m, B, c, h, w]: private, not yet clipped."""
+        chunks = chunks_of(members, self.chunk)
+        return torch.cat([self._slots_of(part, real).input_gradients(images, labels)[:real] for part, real in chunks])
+
+    def records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
+        """Return record indices [..., m, B] for as many numbers in [0, 1), each from the member's own partition."""
+        place = torch.from_numpy((uniform * self.partitions.sizes[members][:, None]).astype(np.int64)).to(self.device)
+        own = self.partitions.table[torch.from_numpy(members).to(self.device)]
+        return own.expand(*place.shape[:-1], -1).gather(-1, place)
+
+    def numbers(self, members: np.ndarray) -> np.ndarray:
+        """Return the numbers of these critics among all K."""
+        numbers: np.ndarray = members + self.held.start
+        return numbers
+
+    def new_slots(self, size: int) -> GraphSlots:
+        """Return slots for copies of `size` critics."""
+        return GraphSlots(self.critics.copy(np.resize(self.places, size)), self._updates, self._input_gradients)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weights, power-iteration vectors and optimizer state of all critics."""
+        return self.critics.tensors()
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self._clear_slots()
+        for name, value in self.state().items():
+            value.copy_(tensors[name])
 
     def _learn(self, participants: np.ndarray, generator: Generator, *index: int | str) -> None:
+        """Make n_dis updates of each participant; `index` names the random streams of this step."""
         options, size = self.settings, self.settings.learning_batch
         if not options.updates:
             return
         fakes = self._fakes_by_class(generator, *index)
-        some = fakes.shape[1] // self.shape.classes
+        per_class = fakes.shape[1] // self.shape.classes
         while len(participants):
             members, real = next(chunks_of(participants, self.chunk))
             before = None
             try:
                 slots = self._slots_of(members, real)
-                if slots.critics is self.critics and not slots.is_recorded:  # at work in place: keep what they were
+                if slots.critics is self.critics and not slots.is_recorded:  # updated in place: keep what they were
                     before = self.critics.copy(members)
                 picks, mixes = self._draws(members, *index)
-                rows = self._records(members, picks)
-                which = self._labels[rows] * some + torch.arange(size, device=self._device) % some
-                self._loss = slots.learn(rows, fakes, which, torch.from_numpy(mixes).to(self._device))
+                rows = self.records(members, picks)
+                which = self.labels[rows] * per_class + torch.arange(size, device=self.device) % per_class
+                self.loss = slots.learn(rows, fakes, which, torch.from_numpy(mixes).to(self.device))
             except torch.OutOfMemoryError as wrong:
                 if before is not None:
                     self.critics.write(members, before)
@@ -140,182 +159,81 @@ class Learners:
             participants = participants[real:]
 
     def _fakes_by_class(self, generator: Generator, *index: int | str) -> Tensor:
-        """Public pools of fakes, one for each update, in the order of their classes: [pools, classes x some, c, h, w].
+        """Return public pools of fakes, one per update, ordered by class: [pools, classes x per class, c, h, w].
 
         Each record meets a fake of its own class in it.
         """
         size, classes = self.settings.learning_batch, self.shape.classes
         pools = self.settings.updates if self.settings.fakes_per_step == "fresh" else 1
-        some = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
-        images, labels = generator.fakes(pools * classes * some, "critics", *index)
-        by_class = images[labels.argsort(stable=True)].unflatten(0, (classes, pools, some))
+        per_class = max(2, min(size, max(8, 2 * math.ceil(size / classes))))
+        images, labels = generator.fakes(pools * classes * per_class, "critics", *index)
+        by_class = images[labels.argsort(stable=True)].unflatten(0, (classes, pools, per_class))
         return by_class.transpose(0, 1).flatten(1, 2)
 
     def _draws(self, members: np.ndarray, *index: int | str) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers in [0, 1) that choose records and mix them with fakes, [n_dis, m, B]: nobody's depend on others."""
+        """Draw numbers in [0, 1) that choose records and that mix them with fakes, [n_dis, m, B] each.
+
+        Each critic has its own stream, so its numbers do not depend on who else takes part.
+        """
         size = 2, self.settings.updates, self.settings.learning_batch
-        own = [self._batches.generator(*index, int(k)).random(size, dtype=np.float32) for k in self._numbers(members)]
+        own = [self.batches.generator(*index, int(k)).random(size, dtype=np.float32) for k in self.numbers(members)]
         picks, mixes = np.stack(own, axis=2)
         return picks, mixes
 
-    def _numbers(self, members: np.ndarray) -> np.ndarray:
-        """Of these critics among all K."""
-        numbers: np.ndarray = members + self.held.start
-        return numbers
-
     @cached_property
     def _whole(self) -> GraphSlots:
-        """All critics at work where they are, without copying anything: for steps in which all of them take part."""
-        return GraphSlots(self.critics, self._updates, self._judgements)
+        """All critics, updated in place without copies: for steps in which all of them take part."""
+        return GraphSlots(self.critics, self._updates, self._input_gradients)
 
     @cached_property
     def _chunk(self) -> GraphSlots:
-        return self._slots(self.chunk)
-
-    def _slots(self, size: int) -> GraphSlots:
-        """A slots with copies of some critics on it."""
-        return GraphSlots(self.critics.copy(np.resize(self._here, size)), self._updates, self._judgements)
+        return self.new_slots(self.chunk)
 
     def _clear_slots(self) -> None:
         for slots in ("_whole", "_chunk"):
             vars(self).pop(slots, None)
 
     def _halve(self, wrong: torch.OutOfMemoryError) -> None:
-        """Half as many critics at a time from now on. That depends on the device and on sizes, never on values."""
+        """Use half as many critics per chunk from now on. This depends on the device and on sizes, never on values."""
         self._clear_slots()
-        self.chunk = halved(self.chunk, wrong, self._note)
+        self.chunk = halved(self.chunk, wrong, self.note)
 
     def _slots_of(self, members: np.ndarray, real: int) -> GraphSlots:
-        """The slots with these members on it, in this order."""
-        if self.chunk == len(self._here) == real and np.array_equal(members, self._here):
+        """Return slots that hold these members in this order."""
+        if self.chunk == len(self.places) == real and np.array_equal(members, self.places):
             return self._whole
         self._chunk.load(self.critics, members)
         return self._chunk
 
     def _updates(self, critics: Stack, rows: Tensor, fakes: Tensor, which: Tensor, mixes: Tensor) -> Tensor:
-        """n_dis updates in place, with the records `rows` and the fakes `which`, [n_dis, m, B] each, of its pool."""
-        for update in range(len(rows)):
-            fake = fakes[update % len(fakes)][which[update]]
-            new = self._update(rows[update], critics.params, critics.buffers, critics.adam, fake, mixes[update])
-            for name, value in critics.buffers.items():
-                value.copy_(new[name])
-        return self._loss
+        """Make n_dis updates in place with the records `rows` and the fakes `which` of each pool, [n_dis, m, B] each.
 
-    def _update(
-        self,
-        rows: Tensor,
-        params: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        adam: AdamState,
-        fake: Tensor,
-        mixes: Tensor,
-    ) -> dict[str, Tensor]:
-        """theta_D^k <- theta_D^k - eta_D grad L_D for each member k, on records of its own shard; weights in place.
-
-        Record and fake i of a batch have the same label, as in the published code: a shard with few classes is
+        Record and fake i of a batch have the same label, as in the published code: a partition with few classes is
         then never asked to tell fakes of a class of which it has no records.
         """
-        options, labels = self.settings, self._labels[rows]
-        buffers = power_iteration(params, buffers)
-        self._loss, grads = critic_gradients(
-            params,
-            buffers,
-            self._images[rows].to(torch.float32) / 255,
-            labels,
-            fake,
-            labels,
-            mixes,
-            penalty_weight=options.penalty_weight,
-            drift_penalty=options.drift_penalty,
+        for update in range(len(rows)):
+            records, labels = self.images[rows[update]].to(torch.float32) / 255, self.labels[rows[update]]
+            self._update(critics, records, fakes[update % len(fakes)][which[update]], labels, mixes[update])
+        return self.loss
+
+    def _update(self, critics: Stack, records: Tensor, fake: Tensor, labels: Tensor, mix: Tensor) -> None:
+        """theta_D^k <- theta_D^k - eta_D grad L_D for each critic k of the stack, in place."""
+        options, buffers = self.settings, power_iteration(critics.params, critics.buffers)
+        self.loss, grads = critic_gradients(
+            critics.params, buffers, records, labels, fake, labels, mix,
+            penalty_weight=options.penalty_weight, drift_penalty=options.drift_penalty,
             compute_dtype=options.compute_dtype,
-        )
-        adam_step(params, grads, adam, learning_rate=options.learning_rate, betas=options.betas)
-        return buffers
+        )  # fmt: skip
+        adam_step(critics.params, grads, critics.adam, learning_rate=options.learning_rate, betas=options.betas)
+        for name, value in critics.buffers.items():
+            value.copy_(buffers[name])
 
-    def _warm_up(self, warm: WarmStart) -> None:
-        """Algorithm 1's first loop for every critic, a chunk at a time, each with its own local generator.
-
-        Every iteration of a chunk has its own draws, so it goes on after a stop where it was saved, bit for bit.
-        """
-        options, shape = self.settings, self.shape
-        done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
-        if saved:
-            self.load_state(saved["critics"])
-            self._at_once = int(saved["sizes"]["at once"])
-        chunks = list(chunks_of(self._here, self._at_once))
-        total = len(chunks) * warm.iterations
-        progress = TimeLeft(total, done, self._note)
-        slots = self._slots(self._at_once)
-        for number, (members, real) in enumerate(chunks):
-            first = number * warm.iterations  # iterations of the chunks before this one
-            if done >= first + warm.iterations:
-                continue
-            slots.critics.read(self.critics, members)
-            local = LocalGenerators(
-                warm,
-                self._numbers(members),
-                slots.critics,
-                classes=shape.classes,
-                channels=shape.channels,
-                image_size=shape.image_size,
-                public=self._public,
-                compute_dtype=options.compute_dtype,
-            )
-            if done > first:
-                local.load_state(saved["local generators"])
-            size = len(members), options.learning_batch
-            which = torch.arange(math.prod(size), device=self._device).view(1, *size).expand(options.updates, -1, -1)
-            for step in range(done - first, warm.iterations):
-                progress.tell(done)
-                rng = self._batches.generator("warm start", int(self._numbers(members)[0]), step)
-                batches = []
-                for _ in range(options.updates):
-                    rows = self._records(members, rng.random(size))
-                    fake = local.fakes(local.codes(rng, options.learning_batch), self._labels[rows]).flatten(0, 1)
-                    batches.append((rows, fake, torch.from_numpy(rng.random(size, dtype=np.float32))))
-                rows, fakes, mixes = (torch.stack(part) for part in zip(*batches))
-                self._loss = slots.learn(rows, fakes, which, mixes.to(self._device))
-                rows = self._records(members, rng.random(size))
-                local.descend(local.codes(rng, options.learning_batch), self._labels[rows])
-                done, stop = done + 1, warm.stopped()
-                if warm.store is not None and (stop or done == total or warm.store.is_due()):
-                    self.critics.write(members[:real], slots.critics)
-                    sizes = {"at once": torch.tensor(self._at_once)}
-                    parts = {"critics": self.state(), "local generators": local.state(), "sizes": sizes}
-                    warm.store.save(done, parts)
-                if stop:
-                    raise Stopped
-            self.critics.write(members[:real], slots.critics)
-
-    def judge(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
-        """Gradient of each member's judgement with respect to each fake, [m, B, c, h, w]: private, not yet clipped."""
-        answers = [
-            self._slots_of(part, real).judge(images, labels)[:real] for part, real in chunks_of(members, self.chunk)
-        ]
-        return torch.cat(answers)
-
-    def _judgements(self, critics: Stack, images: Tensor, labels: Tensor) -> Tensor:
+    def _input_gradients(self, critics: Stack, images: Tensor, labels: Tensor) -> Tensor:
         return generator_gradient(critics.params, critics.buffers, images, labels, self.settings.compute_dtype)
-
-    def _records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
-        """Record indices [..., m, B] for as many numbers in [0, 1), each from the member's own shard."""
-        place = torch.from_numpy((uniform * self.shards.sizes[members][:, None]).astype(np.int64)).to(self._device)
-        own = self.shards.table[torch.from_numpy(members).to(self._device)]
-        return own.expand(*place.shape[:-1], -1).gather(-1, place)
-
-    def state(self) -> dict[str, Tensor]:
-        """Weights, power-iteration vectors and optimizer state of all critics."""
-        return self.critics.tensors()
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
-        self._clear_slots()
-        for name, value in self.state().items():
-            value.copy_(tensors[name])
 
 
 def chunks_of(critics: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Critics in chunks of one size; the last is filled up with copies, and `real` says how many count."""
+    """Yield the critics in chunks of one size, each with the number of real members; the last is padded with copies."""
     for start in range(0, len(critics), size):
         members = critics[start : start + size]
         yield np.resize(members, size), len(members)

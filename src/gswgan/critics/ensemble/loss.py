@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,33 +43,13 @@ def critic_loss(
     return row_sum(each) / batch
 
 
-def critic_gradients(
-    params: Parameters,
-    buffers: Buffers,
-    real: Tensor,
-    real_labels: Tensor,
-    fake: Tensor,
-    fake_labels: Tensor,
-    mix: Tensor,
-    *,
-    penalty_weight: float,
-    drift_penalty: float,
-    compute_dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Parameters]:
-    """`critic_loss` [m] and, for each critic, the gradient of its own loss in its own parameters."""
+def critic_gradients(params: Parameters, buffers: Buffers, *batch: Tensor, **options: Any) -> tuple[Tensor, Parameters]:
+    """Return `critic_loss` [m] and, for each critic, the gradient of its own loss in its own parameters.
+
+    The arguments are those of `critic_loss`.
+    """
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    loss = critic_loss(
-        leaves,
-        buffers,
-        real,
-        real_labels,
-        fake,
-        fake_labels,
-        mix,
-        penalty_weight=penalty_weight,
-        drift_penalty=drift_penalty,
-        compute_dtype=compute_dtype,
-    )
+    loss = critic_loss(leaves, buffers, *batch, **options)
     grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss))
     return loss.detach(), dict(zip(leaves, grads))
 
@@ -83,8 +65,8 @@ def generator_gradient(
     """The upstream gradient before sanitization: of -D(G(z)) with respect to each fake, [m, B, c, h, w].
 
     This is the summand of L_G (the paper's equation for the generator) for each sample, not divided by B;
-    under the penalty its norm is near 1. `fake` is [B, c, h, w] with `labels` [B], one batch that all m
-    critics judge, or [m, B, c, h, w] with [m, B].
+    under the penalty its norm is near 1. `fake` is [B, c, h, w] with `labels` [B], one batch for all m
+    critics, or [m, B, c, h, w] with [m, B].
     """
     weights = normalize(params, buffers, compute_dtype)
     if fake.ndim == 4:

@@ -33,7 +33,7 @@ Buffers = dict[str, Tensor]  # "conv1.u": [K, out], "conv1.v": [K, 25 in], ...: 
 KERNEL, STRIDE, PADDING = 5, 2, 2
 INITIAL_POWER_ITERATIONS = 5
 
-AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+WEIGHTS_PER_CHUNK = {"cpu": 2**20, "cuda": 2**26}
 """Weights whose first power iterations are done together: a CPU's cache is small, and a GPU needs much to do."""
 
 
@@ -118,13 +118,15 @@ def init_critics(
     with ThreadPoolExecutor() as pool:
         list(pool.map(draw, range(count)))
     params, buffers = ({name: value.to(device) for name, value in part.items()} for part in (params, buffers))
-    at_once = max(1, AT_ONCE[torch.device(device).type] // sum(value[0].numel() for value in params.values()))
-    for start in range(0, count, at_once):
-        some, own = (_cut(part, slice(start, start + at_once)) for part in (params, buffers))
+    critics_per_chunk = max(
+        1, WEIGHTS_PER_CHUNK[torch.device(device).type] // sum(value[0].numel() for value in params.values())
+    )
+    for start in range(0, count, critics_per_chunk):
+        some, own = (_cut(part, slice(start, start + critics_per_chunk)) for part in (params, buffers))
         for _ in range(INITIAL_POWER_ITERATIONS):
             own = power_iteration(some, own)
         for name, value in own.items():
-            buffers[name][start : start + at_once] = value
+            buffers[name][start : start + critics_per_chunk] = value
     return (
         {name: value.to(dtype) for name, value in params.items()},
         {name: value.to(dtype) for name, value in buffers.items()},

@@ -1,4 +1,4 @@
-"""Critics in memory: a stack of them, as tensors with a leading axis of critics, and the slots where some work."""
+"""Critics in memory: stacks of tensors with a leading axis of critics, and slots at fixed addresses for CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gswgan.critics.ensemble.adam import AdamState, init_adam
+from gswgan.critics.ensemble.adam import AdamState, init_adam, named_tensors
 from gswgan.critics.ensemble.network import Buffers, CriticShape, Parameters, init_critics
 from gswgan.errors import RunError
 from gswgan.generators.cuda_graphs import Captured
@@ -25,19 +25,16 @@ class Stack:
 
     @classmethod
     def drawn(cls, shape: CriticShape, numbers: range, seed: int, device: torch.device) -> Stack:
-        """Critics with these numbers that have learnt nothing yet."""
+        """Draw the untrained critics with these numbers."""
         params, buffers = init_critics(shape, len(numbers), first=numbers.start, seed=seed, device=device)
         return cls(params=params, buffers=buffers, adam=init_adam(params))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it by name; the tensors themselves, not copies."""
-        groups = {"params": self.params, "buffers": self.buffers}
-        groups |= {"exp_avg": self.adam.exp_avg, "exp_avg_sq": self.adam.exp_avg_sq}
-        named = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
-        return named | {"steps": self.adam.steps}
+        """Return all of it by name: the tensors themselves, not copies."""
+        return named_tensors(self.adam, params=self.params, buffers=self.buffers)
 
     def copy(self, members: np.ndarray) -> Stack:
-        """These critics, in memory of their own."""
+        """Return a copy of these critics."""
         index = self._index(members)
 
         def take(part: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -48,13 +45,13 @@ class Stack:
         return Stack(params=take(self.params), buffers=take(self.buffers), adam=adam)
 
     def read(self, source: Stack, members: np.ndarray) -> None:
-        """Become copies of these critics of another stack."""
+        """Copy these critics of another stack into this one."""
         index = source._index(members)
         for mine, theirs in zip(self.tensors().values(), source.tensors().values()):
             torch.index_select(theirs, 0, index, out=mine)
 
     def write(self, members: np.ndarray, part: Stack) -> None:
-        """Take over the first critics of another stack as these ones; what follows there was to fill it up."""
+        """Copy the first critics of another stack into these places; the rest of that stack is padding."""
         index = self._index(members)
         for mine, theirs in zip(self.tensors().values(), part.tensors().values()):
             mine.index_copy_(0, index, theirs[: len(members)])
@@ -64,43 +61,47 @@ class Stack:
 
 
 class GraphSlots:
-    """Some critics at a fixed place in memory, so that what they do can be recorded; `Captured` says how."""
+    """Some critics at a fixed place in memory, so that their work can be captured as a CUDA graph (`Captured`)."""
 
-    def __init__(self, critics: Stack, learn: Callable[..., Tensor], judge: Callable[..., Tensor]) -> None:
+    def __init__(self, critics: Stack, learn: Callable[..., Tensor], gradients: Callable[..., Tensor]) -> None:
+        """Both functions take the stack first: `learn` updates it in place, `gradients` only reads it."""
         self.critics, self._members = critics, np.empty(0, np.int64)
         self._learn = Captured(lambda *batches: learn(critics, *batches))
-        self._judge = Captured(lambda *batch: judge(critics, *batch))
+        self._gradients = Captured(lambda *batch: gradients(critics, *batch))
 
     @property
     def is_recorded(self) -> bool:
-        """Whether learning is a replay by now, which takes no more memory than it has."""
+        """Whether learning is the replay of a graph by now, which needs no further memory."""
         return self._learn.is_recorded
 
     def load(self, source: Stack, members: np.ndarray) -> None:
-        """Have these critics on the slots: those who sit there already are as in `source`, if their work is written."""
+        """Copy these critics into the slots, unless they are there already.
+
+        The caller has written the critics in the slots back to `source` after their last update.
+        """
         if not np.array_equal(members, self._members):
             self.critics.read(source, members)
             self._members = members.copy()
 
     def learn(self, *batches: Tensor) -> Tensor:
-        """The updates, in place; gives the loss of each critic in the last one."""
+        """Update the critics in place and return the loss of each in the last update."""
         loss = self._learn(*batches)
         assert loss is not None
         return loss
 
-    def judge(self, *batch: Tensor) -> Tensor:
-        """What each of the critics says to one batch."""
-        answers = self._judge(*batch)
-        assert answers is not None
-        return answers
+    def input_gradients(self, *batch: Tensor) -> Tensor:
+        """Return the gradients of each critic with respect to one batch of fakes."""
+        gradients = self._gradients(*batch)
+        assert gradients is not None
+        return gradients
 
 
 def halved(size: int, wrong: torch.OutOfMemoryError, note: Callable[[str], None]) -> int:
-    """Half of so many critics at a time, after the device has run out of memory; an error where it is one already."""
+    """Return half of `size` critics per chunk after the device ran out of memory; raise an error if it is 1 already."""
     if size == 1:
         raise RunError(
             "critics at a time", 1, "memory for one of them on the device",
-            "Nothing that was released is lost. Free memory there, or pass --device cpu, and resume.",
+            "No answer that was recorded is lost. Free memory there, or pass --device cpu, and resume.",
         ) from wrong  # fmt: skip
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

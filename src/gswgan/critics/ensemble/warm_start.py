@@ -1,54 +1,31 @@
-"""Warm start: each critic trains with a generator of its own on its own shard before the first private step.
+"""The warm start: each critic trains with a generator of its own on its own partition before the first private step.
 
-Algorithm 1's first loop, for a chunk of critics at a time. The local generators see private data, stay with their
-critic and are thrown away: hidden state of one shard, so nothing leaves and nothing is paid.
+This is the first loop of Algorithm 1, for a chunk of critics at a time. The local generators see private data, stay
+with their critic and are deleted afterwards. They are hidden state of one partition, so nothing leaves and no privacy
+is spent.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch import Tensor
 
-from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
-from gswgan.critics.ensemble.convolution import convolve
-from gswgan.critics.ensemble.loss import generator_gradient
-from gswgan.critics.ensemble.stack import Stack
-from gswgan.generators import GeneratorSettings, build_network
-from gswgan.generators.cuda_graphs import Captured
-from gswgan.generators.latent import latent_codes
-from gswgan.privacy import Streams
-
-
-class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, and did when its state was saved."""
-
-
-class Store(Protocol):
-    """Where the state of an unfinished warm start is kept. Private: it is that of the critics."""
-
-    def is_due(self) -> bool:
-        """Whether it is time to save."""
-
-    def save(self, step: int, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep the state after so many iterations."""
-
-    def load(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
-        """What was saved last."""
-
-    def remove(self) -> None:
-        """Begin anew."""
+from gswgan.critics.ensemble.learners import CRITICS_PER_CHUNK, Learners, chunks_of
+from gswgan.critics.ensemble.local_generators import LocalGenerators
+from gswgan.critics.ensemble.stack import halved
+from gswgan.critics.resumable import Stopped, Store
+from gswgan.generators import GeneratorSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """How long, with which local generators; where it is saved, and how it hears that it should stop."""
+    """The length of the warm start, its local generators, and how it is saved and stopped."""
 
     iterations: int  # T_w
     generator: GeneratorSettings
@@ -59,17 +36,17 @@ class WarmStart:
 
 
 class TimeLeft:
-    """Tells how far the warm start is, each time another twentieth of it is done."""
+    """Reports the progress of the warm start each time another twentieth of it is done."""
 
     def __init__(self, total: int, done: int, note: Callable[[str], None]) -> None:
         self._total, self._start, self._note = total, done, note
-        self._began, self._said = time.monotonic(), -1
+        self._began, self._reported = time.monotonic(), -1
 
-    def tell(self, done: int) -> None:
-        """Say it, if there is news."""
-        if (part := 20 * done // self._total) == self._said:
+    def report(self, done: int) -> None:
+        """Report the share that is done, if it has changed, and an estimate of the time left."""
+        if (part := 20 * done // self._total) == self._reported:
             return
-        self._said = part
+        self._reported = part
         left = ""
         if done > self._start:
             seconds = (time.monotonic() - self._began) / (done - self._start) * (self._total - done)
@@ -77,113 +54,77 @@ class TimeLeft:
         self._note(f"warm start of the critics: {100 * done // self._total} %{left}")
 
 
-class LocalGenerators:
-    """m generators as one batched model: the plan's network without spectral norm, each in its own slice.
+def warm_up(learners: Learners, warm: WarmStart) -> None:
+    """Run the warm start for every critic, a chunk at a time; raises `Stopped` when the run was asked to stop.
 
-    Each learns against the critic in the same place of `critics`.
+    When the device runs out of memory, it begins again with chunks of half the size: nothing has left.
     """
+    per_chunk = min(len(learners.held), CRITICS_PER_CHUNK[learners.device.type])
+    while True:
+        done, saved = (warm.store.load() if warm.store is not None else None) or (0, {})
+        if saved:
+            per_chunk = int(saved["sizes"]["at once"])
+        try:
+            return _warm_up(learners, warm, per_chunk, done, saved)
+        except torch.OutOfMemoryError as wrong:
+            per_chunk = halved(per_chunk, wrong, learners.note)
+            if warm.store is not None:
+                warm.store.remove()
+            learners.load_state(learners.untrained().tensors())
 
-    def __init__(
-        self, warm: WarmStart, members: np.ndarray, critics: Stack, *, classes: int, channels: int, image_size: int,
-        public: Streams, compute_dtype: torch.dtype,
-    ) -> None:  # fmt: skip
-        settings, device = warm.generator, critics.adam.steps.device
-        plain = GeneratorSettings(
-            architecture=settings.architecture, width=settings.width, latent=settings.latent,
-            latent_kind=settings.latent_kind,
+
+def _warm_up(
+    learners: Learners, warm: WarmStart, per_chunk: int, done: int, saved: dict[str, dict[str, Tensor]]
+) -> None:
+    """Continue after `done` iterations from the state `saved` then.
+
+    Every iteration of a chunk has its own random stream, so what follows is the same bit for bit.
+    """
+    if saved:
+        learners.load_state(saved["critics"])
+    chunks = list(chunks_of(learners.places, per_chunk))
+    total = len(chunks) * warm.iterations
+    progress = TimeLeft(total, done, learners.note)
+    slots = learners.new_slots(per_chunk)
+    for index, (members, real) in enumerate(chunks):
+        first = index * warm.iterations  # iterations of the chunks before this one
+        if done >= first + warm.iterations:
+            continue
+        slots.critics.read(learners.critics, members)
+        numbers = learners.numbers(members)
+        local = LocalGenerators(
+            warm.generator, numbers, slots.critics, learners.shape, learning_rate=warm.learning_rate, betas=warm.betas,
+            public=learners.public, compute_dtype=learners.settings.compute_dtype,
         )  # fmt: skip
-        networks = []
-        for member in members:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(public.integer("local generator", int(member)))
-                network = build_network(plain, classes=classes, channels=channels, image_size=image_size)
-            networks.append(_for_many(network, compute_dtype).to(device))
-        self._skeleton = networks[0]
-        state, _ = stack_module_state(networks)
-        self.params = {name: value.detach() for name, value in state.items()}
-        self.adam: AdamState = init_adam(self.params)
-        self._warm, self._critics, self._dtype = warm, critics, compute_dtype
-        self._fakes, self._descend = Captured(self._draw), Captured(self._step)
-
-    def fakes(self, codes: Tensor, labels: Tensor) -> Tensor:
-        """Fakes [m, B, c, h, w] of codes [m, B, latent] and labels [m, B]: no graph."""
-        with torch.no_grad():
-            drawn = self._fakes(codes, labels)
-        assert drawn is not None
-        return drawn
-
-    def _draw(self, codes: Tensor, labels: Tensor, params: dict[str, Tensor] | None = None) -> Tensor:
-        one: Callable[..., Tensor] = lambda p, z, y: functional_call(self._skeleton, p, (z, y))  # noqa: E731
-        return vmap(one)(params or self.params, codes, labels)
-
-    def codes(self, rng: np.random.Generator, batch: int) -> Tensor:
-        """Latent codes [m, B, latent], a batch for every member."""
-        some = next(iter(self.params.values()))
-        settings = self._warm.generator
-        codes = latent_codes(len(some) * batch, settings.latent, settings.latent_kind, rng)
-        return codes.view(len(some), batch, -1).to(some.device)
-
-    def state(self) -> dict[str, Tensor]:
-        """Weights and optimizer state of all members."""
-        groups = {"params": self.params, "exp_avg": self.adam.exp_avg, "exp_avg_sq": self.adam.exp_avg_sq}
-        tensors = {f"{group}/{name}": value for group, part in groups.items() for name, value in part.items()}
-        return tensors | {"steps": self.adam.steps}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
-        for name, value in self.state().items():
-            value.copy_(tensors[name])
-
-    def descend(self, codes: Tensor, labels: Tensor) -> None:
-        """One step of every local generator against its own critic."""
-        self._descend(codes, labels)
-
-    def _step(self, codes: Tensor, labels: Tensor) -> None:
-        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
-        fake, critics = self._draw(codes, labels, leaves), self._critics
-        upstream = generator_gradient(critics.params, critics.buffers, fake.detach(), labels, self._dtype)
-        grads = torch.autograd.grad(fake, list(leaves.values()), upstream / fake.shape[1])
-        rate, betas = self._warm.learning_rate, self._warm.betas
-        adam_step(self.params, dict(zip(leaves, grads)), self.adam, learning_rate=rate, betas=betas)
+        if done > first:
+            local.load_state(saved["local generators"])
+        for step in range(done - first, warm.iterations):
+            progress.report(done)
+            rng = learners.batches.generator("warm start", int(numbers[0]), step)
+            learners.loss = slots.learn(*_batches(learners, members, local, rng))
+            rows = learners.records(members, rng.random((len(members), learners.settings.learning_batch)))
+            local.descend(local.codes(rng, learners.settings.learning_batch), learners.labels[rows])
+            done, stop = done + 1, warm.stopped()
+            if warm.store is not None and (stop or done == total or warm.store.is_due()):
+                learners.critics.write(members[:real], slots.critics)
+                sizes = {"at once": torch.tensor(per_chunk)}
+                parts = {"critics": learners.state(), "local generators": local.state(), "sizes": sizes}
+                warm.store.save(done, parts)
+            if stop:
+                raise Stopped
+        learners.critics.write(members[:real], slots.critics)
 
 
-class _Convolve(torch.autograd.Function):
-    """A convolution that for many networks at once (under `vmap`) is that of the critics, in `convolution.py`."""
-
-    @staticmethod
-    def forward(images: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
-        return nn.functional.conv2d(images, weight, bias, padding=padding)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Nothing to keep: only `vmap` is used."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, ...], *inputs: Any) -> tuple[Tensor, int]:
-        images, weight, bias = (value.movedim(place, 0) for value, place in zip(inputs, in_dims[:3]))
-        return convolve(images.transpose(0, 1), weight, bias, stride=1, padding=inputs[3]).transpose(0, 1), 0
-
-
-class _Convolution(nn.Conv2d):
-    dtype = torch.float32
-
-    def forward(self, input: Tensor) -> Tensor:
-        assert self.bias is not None
-        images, weight, bias = (value.to(self.dtype) for value in (input, self.weight, self.bias))
-        result: Tensor = _Convolve.apply(images, weight, bias, int(self.padding[0]))
-        return result
-
-
-def _for_many(network: nn.Module, compute_dtype: torch.dtype) -> nn.Module:
-    """The network as one of many that are computed at once, its batch norm always by its own batch.
-
-    Local generators are never used outside training.
-    """
-    for module in network.modules():
-        if type(module) is nn.Conv2d:
-            module.__class__ = _Convolution
-            cast(_Convolution, module).dtype = compute_dtype
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.track_running_stats = False
-            module.running_mean = module.running_var = module.num_batches_tracked = None
-    return network
+def _batches(
+    learners: Learners, members: np.ndarray, local: LocalGenerators, rng: np.random.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw the records, fakes and mixing weights of n_dis updates, as `GraphSlots.learn` takes them."""
+    updates, size = learners.settings.updates, (len(members), learners.settings.learning_batch)
+    batches = []
+    for _ in range(updates):
+        rows = learners.records(members, rng.random(size))
+        fake = local.fakes(local.codes(rng, size[1]), learners.labels[rows]).flatten(0, 1)
+        batches.append((rows, fake, torch.from_numpy(rng.random(size, dtype=np.float32))))
+    rows, fakes, mixes = (torch.stack(part) for part in zip(*batches))
+    which = torch.arange(math.prod(size), device=learners.device).view(1, *size).expand(updates, -1, -1)
+    return rows, fakes, which, mixes.to(learners.device)

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gswgan.critics.ensemble.warm_start import Stopped, Store
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
+from gswgan.critics.resumable import Stopped, Store
 from gswgan.data.files import Part
 from gswgan.data.stream import ImageStream, PartReader
 from gswgan.errors import GswganError, PlanError, RunError

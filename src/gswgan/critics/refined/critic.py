@@ -35,7 +35,7 @@ WARM_UP = 100
 CONSTANT = 0.6
 """Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
 
-AT_ONCE = {"cpu": 2**24, "cuda": 2**29}
+NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -141,7 +141,7 @@ class Refined:
             generator.begin()
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
-            self._descent.prepare(len(self._images), at_once=AT_ONCE[self.device.type])
+            self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
         seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
 
         def rows(members: np.ndarray) -> Tensor:
