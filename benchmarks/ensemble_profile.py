@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ensemble import BETAS, LEARNING_RATE, PENALTY, Bench, flops
-from gswgan.critics.ensemble import convolution, loss, network
+from gswgan.critics.ensemble import loss, network
 from gswgan.critics.ensemble.adam import adam_step, init_adam
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
@@ -113,15 +113,12 @@ class Profile:
         def there(values: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: value.to(self.device) for name, value in values.items()}
 
-        for form in ("kernels", "windows"):
-            convolution.ON_GPU = form
-            for dtype in (torch.float32, torch.bfloat16):
-                _, grads = loss.critic_gradients(
-                    there(params), there(buffers), *(x.to(self.device) for x in batch), **PENALTY, compute_dtype=dtype
-                )
-                errors = {n: float((g.cpu() - exact[n]).norm() / exact[n].norm()) for n, g in grads.items()}
-                found[f"{form} {dtype}"] = max(errors.values()), max(errors, key=lambda n: errors[n])
-        convolution.ON_GPU = "kernels"
+        for dtype in (torch.float32, torch.bfloat16):
+            _, grads = loss.critic_gradients(
+                there(params), there(buffers), *(x.to(self.device) for x in batch), **PENALTY, compute_dtype=dtype
+            )
+            errors = {n: float((g.cpu() - exact[n]).norm() / exact[n].norm()) for n, g in grads.items()}
+            found[f"kernels {dtype}"] = max(errors.values()), max(errors, key=lambda n: errors[n])
         states = []
         for captured in (True, False):
             bench = self.bench(6)
@@ -140,13 +137,11 @@ class Profile:
     def one_update(self) -> Found:
         """Critic updates a second, and TFLOP/s of the products that they need; against a loop over modules."""
         found: Found = {}
-        cases = [("kernels", "bf16", True, 64), ("kernels", "bf16", False, 64), ("windows", "bf16", True, 64)]
-        cases += [("kernels", "bf16", True, count) for count in (1, 16, 32, 128, 256)]
-        cases += [("kernels", "f32", True, 64), ("windows", "f32", True, 64), ("windows", "f32", False, 64)]
-        for form, kind, captured, critics in cases:
-            name = f"{form} {kind} {'captured' if captured else 'eager'} {critics} critics"
+        cases = [("bf16", True, 64), ("bf16", False, 64), ("f32", True, 64), ("f32", False, 64)]
+        cases += [("bf16", True, count) for count in (1, 16, 32, 128, 256)]
+        for kind, captured, critics in cases:
+            name = f"kernels {kind} {'captured' if captured else 'eager'} {critics} critics"
             try:
-                convolution.ON_GPU = form
                 bench = self.bench(min(critics, 6) if self.tiny else critics)
                 update = bench.in_place(slice(0, bench.count), torch.bfloat16 if kind == "bf16" else torch.float32)
                 run = Captured(update) if captured else update
@@ -163,7 +158,6 @@ class Profile:
                     torch.cuda.reset_peak_memory_stats()
             except Exception as wrong:  # the next form may work
                 found[name] = repr(wrong)[:300]
-        convolution.ON_GPU = "kernels"
         bench = self.bench(8)
         turn = bench.loop()
         turn(0.5)
@@ -209,13 +203,6 @@ class Profile:
                     lambda rows=rows, weight=weight: torch.bmm(rows, weight.mT),
                     lambda flat=flat, weight=weight: torch.bmm(flat, weight),
                     lambda rows=rows, flat=flat: torch.bmm(flat.mT, rows),
-                )  # fmt: skip
-                self.note(
-                    found, f"{name} {kind} windows alone", work,
-                    lambda own=own: convolution._Unfold.apply(own, 5, 2, 2),
-                    lambda rows=rows, s=(critics, batch, new, new, -1), side=side: convolution._Fold.apply(
-                        rows.view(s), 5, 2, 2, side
-                    ),
                 )  # fmt: skip
                 self.our_kernels(found, f"{name} {kind} our kernels", work, own, out, weight)
         return found

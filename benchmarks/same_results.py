@@ -93,8 +93,8 @@ class Cli:
         paths = [str(patch), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         self.environment |= {"COLUMNS": "200", "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": ""}
-        pages = [self._run([*page, "--help"]).stdout for page in ([], ["train"])]
-        self.words = {new: new if new in " ".join(pages) else old for new, old in EARLIER.items()}
+        pages = "".join(self._run([*page, "--help"]).stdout for page in ([], ["train"]))
+        self.words = {new: new if re.search(rf"│ {new} ", pages) else old for new, old in EARLIER.items()}
 
     def __call__(self, *arguments: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command, with this version's names in it; a failure ends everything unless it is what is looked at."""
@@ -170,7 +170,8 @@ def _facts_of(run: Path) -> dict[str, Any]:
     release = run / "release"
     statement = json.loads((release / "privacy.json").read_text())
     plan = json.loads((release / "model.json").read_text())["plan"]
-    rows = [json.loads(line) for line in (release / "ledger.jsonl").read_text().splitlines()[1:]]
+    ledger = release / "ledger.jsonl"  # a method without a guarantee has none
+    rows = [json.loads(line) for line in ledger.read_text().splitlines()[1:]] if ledger.exists() else []
     events = collections.Counter(json.dumps(row["event"], sort_keys=True) for row in rows if "event" in row)
     return {
         "guarantees": statement["guarantees"],

@@ -121,6 +121,19 @@ def test_a_client_that_is_killed_sends_the_same_bytes_or_none(graves: Path, plac
     assert lines(client.home) == 1  # one answer, one line, wherever it died
 
 
+@pytest.mark.parametrize("left", [b"", b'{"context": "66a2'])
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_a_client_that_died_in_the_first_line_of_a_ledger_answers(tmp_path: Path, left: bytes, asked_again: bool):
+    """The same plan and any other: nothing was recorded, and nothing had left."""
+    plans = [small_plan(DATA), small_plan(DATA, seed=1)]
+    client = make_clients(tmp_path, DATA, plans[0])[FIRST]
+    torn = client.home / plans[0].digest()[:32] / "ledger.jsonl"
+    torn.parent.mkdir(mode=0o700)
+    torn.write_bytes(left)
+    assert "sums" in client.reply(question(plans[0 if asked_again else 1]))
+    assert len(Memory.read(client.home).events) == 1
+
+
 def test_the_line_is_on_the_disk_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plan = small_plan(DATA)
     client = make_clients(tmp_path, DATA, plan)[FIRST]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gswgan.critics.ensemble.loss import generator_gradient
-from gswgan.critics.ensemble.network import CriticShape, init_critics, judge
+from gswgan.critics.ensemble.network import CriticShape, init_critics, normalize, score
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Streams
@@ -52,7 +52,7 @@ def test_upstream_without_noise_and_clip_is_the_ordinary_gradient(tmp_path: Path
 
     ordinary = generator()
     fake, labels = ordinary.sample(BATCH, 0)
-    (-judge(params, buffers, fake[None], labels[None]).mean()).backward()  # L_G, straight through
+    (-score(normalize(params, buffers), fake[None], labels[None]).mean()).backward()  # L_G, straight through
 
     ours = generator()
     fake, labels = ours.sample(BATCH, 0)

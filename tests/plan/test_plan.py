@@ -172,7 +172,7 @@ def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
         plan.save(path)
         assert Plan.load(path) == plan
         assert Plan.load(path).digest() == plan.digest()
-        assert json.loads(path.read_text())["format_version"] == 4
+        assert json.loads(path.read_text())["format_version"] == 5
     other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
     assert other.digest() != plan.digest()
 

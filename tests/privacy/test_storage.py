@@ -17,6 +17,7 @@ from gswgan.privacy.storage import (
     check_file,
     check_own,
     check_private,
+    create_durably,
     drop_torn_tail,
     locked,
     make_folder,
@@ -73,6 +74,19 @@ def test_a_pipe_is_refused_and_does_not_hang(place: Path, name: str) -> None:
     os.mkfifo(place / "file")
     with pytest.raises(StorageError, match="a regular file, not a named pipe"):
         WRITERS[name](place / "file")
+
+
+def test_a_new_file_takes_no_name_that_is_in_use(place: Path, target: Path) -> None:
+    create_durably(place / "new", b"new")
+    assert (place / "new").read_bytes() == b"new"
+    assert stat.S_IMODE((place / "new").stat().st_mode) == 0o600
+    (place / "link").symlink_to(target)
+    (place / "dangling").symlink_to(place / "nothing")
+    for name in ("new", "link", "dangling"):
+        with pytest.raises(FileExistsError):
+            create_durably(place / name, b"other")
+    assert ((place / "new").read_bytes(), target.read_bytes()) == (b"new", b"precious")
+    assert not (place / "nothing").exists()
 
 
 def test_names_that_can_be_foreseen_are_not_used(place: Path, target: Path) -> None:

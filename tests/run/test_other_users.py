@@ -10,18 +10,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import fault_points
 import pytest
 import torch
+from fault_points import Died, Faults
 from rounds import make_clients, people, small_plan
 
-import survival
 from conftest import tiny_images, tiny_plan
 from gswgan import GSWGAN
 from gswgan.errors import GswganError, StorageError
 from gswgan.federated.client import home_of
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
-from survival import Died, Faults
 
 CPU, DATA, NOBODY = torch.device("cpu"), tiny_images(48), 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
@@ -53,7 +53,7 @@ def shared() -> Iterator[Path]:
 def stopped_run(root: Path) -> RunFolder:
     """A run with a key that died in its release."""
     folder = RunFolder.create(root, plan())
-    with Faults("sync journal.jsonl after:1", survival.die, sync=False).installed(), pytest.raises(Died):
+    with Faults("sync journal.jsonl after:1", fault_points.die, sync=False).installed(), pytest.raises(Died):
         run(folder, DATA, device=CPU)
     assert folder.key.exists()
     return folder

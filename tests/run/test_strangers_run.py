@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fault_points
 import numpy as np
 import pytest
 import torch
+from fault_points import Died, Faults
 from rounds import make_clients, people, small_plan
 
-import survival
 from conftest import tiny_images, tiny_plan
 from gswgan import GSWGAN
 from gswgan.cli import main
@@ -29,7 +30,6 @@ from gswgan.privacy.ownership import check_marked, marked, state_folder
 from gswgan.privacy.randomness import create_key, load_key
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
-from survival import Died, Faults
 
 CPU, DATA, ZEROS = torch.device("cpu"), tiny_images(48), bytes(32)
 
@@ -49,7 +49,7 @@ def another_user(state: Path) -> Iterator[None]:
 def stopped_run(root: Path, **options: Any) -> RunFolder:
     """A run with a key that died in its release."""
     folder = RunFolder.create(root, plan(**options), source={"spec": "digits"})
-    with Faults("sync journal.jsonl after:1", survival.die, sync=False).installed(), pytest.raises(Died):
+    with Faults("sync journal.jsonl after:1", fault_points.die, sync=False).installed(), pytest.raises(Died):
         run(folder, DATA, device=CPU)
     return folder
 

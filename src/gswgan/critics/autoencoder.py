@@ -1,4 +1,4 @@
-"""The auto-encoder of DP-MERF AE, trained with DP-SGD: each update is one release of clipped gradients, with noise."""
+"""The auto-encoder of DP-MERF AE, trained with DP-SGD: each update uses one noisy sum of clipped gradients."""
 
 from __future__ import annotations
 
@@ -16,37 +16,33 @@ from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
-from gswgan.plan.plan import Facts
 from gswgan.privacy import Contribution, Sampled
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderSettings:
-    """How the auto-encoder learns. The first four, with the number of records, are its part of the guarantee."""
+    """The training of the auto-encoder. The first four, with the number of records, are part of the guarantee."""
 
     noise_multiplier: float  # noise_std over clip_norm
-    learning_batch: int  # records an update, on average
+    learning_batch: int  # expected records per update
     releases: int  # updates
     clip_norm: float = 1.0
     learning_rate: float = 1e-3
 
     @property
     def contribution(self) -> Contribution:
-        """One clipped gradient a record."""
+        """One clipped gradient per record."""
         return Contribution(clip_norm=self.clip_norm)
 
-    def event(self, facts: Facts) -> Sampled:
-        """One update."""
+    def event(self, records: int) -> Sampled:
+        """Return the event of one update on data with so many records."""
         return dp_sgd.update_event(
-            clip_norm=self.clip_norm,
-            noise_multiplier=self.noise_multiplier,
-            batch=self.learning_batch,
-            records=facts.records,
+            clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier, batch=self.learning_batch, records=records
         )
 
 
 class Autoencoder(nn.Module):
-    """Images to the logits of images, by way of a code: convolutions that halve, a full layer, and the decoder."""
+    """Encodes images by convolutions that halve the side and a full layer; decodes codes to the logits of images."""
 
     def __init__(self, *, image_size: int, channels: int, width: int) -> None:
         super().__init__()
@@ -59,16 +55,16 @@ class Autoencoder(nn.Module):
         self.decoder = Decoder(channels=channels, image_size=image_size, width=width)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Codes [n, CODE] of images in [0, 1]: of each image by itself."""
+        """Return the codes [n, CODE] of images in [0, 1]; a code depends on its own image alone."""
         return on_sphere(self.encoder(images))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of the pixels."""
+        """Return the logits of the pixels."""
         return self.decoder.logits(self.encode(images))
 
 
 def reconstruction_loss(logits: Tensor, images: Tensor) -> Tensor:
-    """The cross-entropy of each image's pixels, [n]."""
+    """Return the cross-entropy of each image's pixels, [n]."""
     return F.binary_cross_entropy_with_logits(logits, images, reduction="none").flatten(1).sum(dim=1)
 
 
@@ -79,7 +75,7 @@ def train(
     settings: AutoencoderSettings,
     stopped: Callable[[], bool],
 ) -> None:
-    """DP-SGD with Adam: each update takes each record with probability q by a secret coin."""
+    """Train by DP-SGD with Adam: each record takes part in an update with probability q, by a secret coin."""
     device = next(autoencoder.parameters()).device
     images = torch.from_numpy(data.images).to(device)
     adam = torch.optim.Adam(autoencoder.parameters(), lr=settings.learning_rate, fused=True)
@@ -93,5 +89,5 @@ def train(
         if stopped():
             raise Stopped
         dp_sgd.descend(adam, autoencoder, gradients.answer(f"auto-encoder update {update}", rows))
-        for group in adam.param_groups:  # down in a line: the last steps average the noise
+        for group in adam.param_groups:  # decreases linearly: the last steps average the noise
             group["lr"] = settings.learning_rate * (1 - (update + 1) / settings.releases)

@@ -28,7 +28,7 @@ from gswgan.federated.messages import read_plan as read_question
 from gswgan.federated.server import Round
 from gswgan.federated.trust import check_cost, spent, trust_of
 from gswgan.plan.plan import Plan
-from gswgan.privacy.storage import read_file
+from gswgan.privacy.storage import create_durably, named_by_user, read_file
 
 PLAN = "plan.json"
 """The plan in a run folder, for the sites."""
@@ -81,11 +81,7 @@ def write_answer(path: Path, client: Client, plan: Plan) -> None:
     sums = np.frombuffer(bytes(fields["sums"]), np.uint8)  # type: ignore[arg-type]
     told = {"format_version": FORMAT_VERSION, "client": client.name, "plan": plan.digest()}
     raw = safetensors.numpy.save({"sums": sums}, {"answer": json.dumps(told)})  # one entry: it has no order
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
+    create_durably(named_by_user(path), raw)
 
 
 def read_answer_file(path: Path, plan: Plan) -> Fields:

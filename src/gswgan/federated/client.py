@@ -129,7 +129,7 @@ class Client:
         assert plan.privacy is not None
         folder = self._place(plan)
         self._limits.check(plan)
-        if name not in recorded(folder):  # a repeated answer is counted where it is recorded
+        if all(entry.name != name for entry in recorded(folder / "ledger.jsonl")):  # a repeated one is counted there
             memory = Memory.read(self.home)
             memory.cap.check((*memory.events, answer_event(plan)))
         is_new, total = not folder.exists(), Repeated(event=answer_event(plan), times=plan.privacy.releases)

@@ -21,7 +21,7 @@ from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.storage import append_durably, drop_torn_tail
 from gswgan.run.budget_entry import Entered
 from gswgan.run.folder import read_json
@@ -71,7 +71,7 @@ class Memory:
         """Of the folder of one client, without the ledger `but`."""
         known = read_json(home / "client.json", "the client.json of a client's state")
         ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
-        events = tuple(entry.event for path in ledgers for entry in read_ledger(path)[1])
+        events = tuple(entry.event for path in ledgers for entry in recorded(path))
         return cls(client=str(known["client"]), cap=Cap(**known["cap"]), events=events)
 
     @property
@@ -101,13 +101,12 @@ class CappedLedger(Ledger):
         return super().record(name, event, fingerprint)
 
 
-def recorded(folder: Path) -> set[str]:
-    """The names of the answers that the ledger of a plan has."""
-    path = folder / "ledger.jsonl"
-    if not path.exists():
-        return set()
-    drop_torn_tail(path)
-    return {entry.name for entry in read_ledger(path)[1]} if path.stat().st_size else set()
+def recorded(ledger: Path) -> list[Entry]:
+    """The answers in a ledger. There are none in one that a client was writing its first line to when it died."""
+    if not ledger.exists():
+        return []
+    drop_torn_tail(ledger)
+    return read_ledger(ledger)[1] if ledger.stat().st_size else []
 
 
 def memories(state: Path) -> list[Memory]:

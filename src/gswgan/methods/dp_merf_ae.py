@@ -103,7 +103,7 @@ class DPMerfAE:
                 image_size=plan.facts.image_size, channels=plan.facts.channels, width=plan.generator.width
             )
         self.autoencoder = network.to(context.device)
-        mechanism = context.mechanism(self.settings.contribution, self.settings.event(plan.facts))
+        mechanism = context.mechanism(self.settings.contribution, self.settings.event(plan.facts.records))
         self.gradients = RecordGradients(self.autoencoder, mechanism)
         self.kernel = self._kernel(settings.embedding, plan, context)
 
@@ -215,7 +215,7 @@ def _paper_run(request: PlanRequest, noise: float) -> DPMerfAESettings:
 def total(draft: Draft, steps: int) -> Event:
     """All updates of the auto-encoder, before the first step, and the embedding: one, or one a step."""
     settings: DPMerfAESettings = draft.critic
-    updates = Repeated(event=settings.autoencoder.event(draft.facts), times=settings.autoencoder.releases)
+    updates = Repeated(event=settings.autoencoder.event(draft.facts.records), times=settings.autoencoder.releases)
     if isinstance(settings.embedding, MinibatchSettings):
         return Composed(events=(updates, minibatch.total_event(settings.embedding, draft.facts, steps)))
     return Composed(events=(updates, settings.embedding.event(draft.facts)))

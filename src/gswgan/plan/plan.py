@@ -36,6 +36,9 @@ INSECURE = "made with --insecure-reproducible: the noise can be recomputed from 
 
 INVENTED = "An invented client is a group of records that a simulation made up: no person, and no holder of data."
 
+_EARLIER = (
+    "An earlier version of gswgan made this plan or run: use it with that version, or start anew. Nothing was changed."
+)
 _AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
 
 
@@ -268,7 +271,8 @@ class Plan(Draft):
         """Read a plan back; PlanError names what is wrong with it."""
         if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
             found = data.get("format_version") if isinstance(data, dict) else data
-            raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _AGAIN)
+            earlier = type(found) is int and 0 < found < FORMAT_VERSION
+            raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _EARLIER if earlier else _AGAIN)
         plan = cls.from_table({key: value for key, value in data.items() if key not in ("format_version", "digest")})
         if data.get("digest") != plan.digest():
             raise PlanError(

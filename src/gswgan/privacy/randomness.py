@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import os
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -28,7 +27,7 @@ from scipy.special import ndtri
 
 from gswgan.privacy.errors import PrivacyError, StorageError
 from gswgan.privacy.ownership import check_marked, marked
-from gswgan.privacy.storage import read_private, sync_folder, write_durably
+from gswgan.privacy.storage import erase_file, read_private, write_durably
 
 KEY_BYTES = 32
 KEY_VERSION = 2
@@ -219,19 +218,5 @@ def load_key(path: Path, context: str) -> Streams:
 
 
 def erase_key(path: Path) -> None:
-    """Overwrite the key in place and remove it when the run has ended: nobody can subtract the noise afterwards.
-
-    Copies that the storage keeps by itself (a journaling or copy-on-write file system, a flash drive, a backup)
-    are out of reach from here.
-    """
-    if not os.path.lexists(path):
-        return
-    if stat.S_ISREG(path.lstat().st_mode):  # what a link points to is not ours to overwrite
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-        try:
-            os.pwrite(descriptor, b"\0" * os.fstat(descriptor).st_size, 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    path.unlink()
-    sync_folder(path.parent)
+    """Overwrite and remove the key when the run has ended, so that nobody can subtract the noise afterwards."""
+    erase_file(path)

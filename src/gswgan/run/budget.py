@@ -24,7 +24,6 @@ import datetime
 import hashlib
 import importlib.util
 import json
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from gswgan.plan.settings import check_delta, check_epsilon
 from gswgan.privacy.events import Event, check_neighbours, from_json, to_json
 from gswgan.privacy.filter import Charge, Filter, Used, is_plain
 from gswgan.privacy.ledger import Entry, chained_line, read_chain
-from gswgan.privacy.storage import append_durably, drop_torn_tail, locked, make_folder
+from gswgan.privacy.storage import append_durably, create_durably, drop_torn_tail, locked, make_folder, named_by_user
 from gswgan.run.folder import data_digest
 
 FORMAT_VERSION = 2
@@ -88,8 +87,7 @@ class Budget:
         header["sampled_share"] = None if sampled_share is None else check_share(sampled_share)
         text, _ = chained_line({**header, "key": secrets.token_hex(32), "index": 0}, "")
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            append_durably(path, text, mode=0o600)
+            create_durably(named_by_user(path), text.encode())
         except FileExistsError as wrong:
             raise RunError("budget", str(path), "a new file", "The budget of a budget cannot be changed.") from wrong
         except OSError as wrong:

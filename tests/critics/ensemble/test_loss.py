@@ -8,7 +8,15 @@ from torch import Tensor
 
 from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
 from gswgan.critics.ensemble.loss import critic_gradients, critic_loss, generator_gradient
-from gswgan.critics.ensemble.network import Buffers, CriticShape, Parameters, init_critics, judge, power_iteration
+from gswgan.critics.ensemble.network import (
+    Buffers,
+    CriticShape,
+    Parameters,
+    init_critics,
+    normalize,
+    power_iteration,
+    score,
+)
 from plain_critic import PlainCritic, plain_loss
 
 PENALTY = {"penalty_weight": 10.0, "drift_penalty": 1e-3}
@@ -70,7 +78,10 @@ def test_updates_equal_a_loop_over_separate_modules(shape: CriticShape) -> None:
 def test_each_term_of_the_loss() -> None:
     params, buffers = init_critics(SMALL, 2, seed=1, dtype=torch.float64)
     real, real_labels, fake, fake_labels, mix = batch = draw_batch(SMALL, 2, 5, torch.float64)
-    on_real, on_fake = judge(params, buffers, real, real_labels), judge(params, buffers, fake, fake_labels)
+    on_real, on_fake = (
+        score(normalize(params, buffers), real, real_labels),
+        score(normalize(params, buffers), fake, fake_labels),
+    )
     wasserstein = on_fake.mean(dim=1) - on_real.mean(dim=1)
     between = mix[:, :, None, None, None] * real + (1 - mix)[:, :, None, None, None] * fake
     norms = generator_gradient(params, buffers, between, real_labels).flatten(2).norm(dim=2)

@@ -13,9 +13,9 @@ from gswgan.critics.ensemble.network import (
     Parameters,
     image_gradient,
     init_critics,
-    judge,
     normalize,
     power_iteration,
+    score,
 )
 from gswgan.errors import PlanError
 from plain_critic import PlainCritic
@@ -86,7 +86,7 @@ def test_a_critic_is_drawn_from_the_seed_and_its_number_alone() -> None:
 def test_scores_and_image_gradients_equal_those_of_separate_modules(shape: CriticShape) -> None:
     params, buffers = init_critics(shape, 3, seed=1, dtype=torch.float64)
     images, labels = draw_batch(shape, 3, 5, torch.float64)
-    scores = judge(params, buffers, images, labels)
+    scores = score(normalize(params, buffers), images, labels)
     gradients = image_gradient(normalize(params, buffers), images, labels)
     for k in range(3):
         own = images[k].clone().requires_grad_()
@@ -99,14 +99,16 @@ def test_scores_and_image_gradients_equal_those_of_separate_modules(shape: Criti
 def test_labels_matter() -> None:
     params, buffers = init_critics(SHAPES[0], 2, seed=1)
     images, labels = draw_batch(SHAPES[0], 2, 5, torch.float32)
-    assert (judge(params, buffers, images, labels) - judge(params, buffers, images, (labels + 1) % 10)).abs().min() > 0
+    assert (
+        score(normalize(params, buffers), images, labels) - score(normalize(params, buffers), images, (labels + 1) % 10)
+    ).abs().min() > 0
 
 
 def test_one_batch_for_all_critics_is_judged_as_copies_of_it() -> None:
     params, buffers = init_critics(SHAPES[1], 3, seed=1)
     images, labels = draw_batch(SHAPES[1], 1, 6, torch.float32)
-    shared = judge(params, buffers, images.expand(3, -1, -1, -1, -1), labels.expand(3, -1))
-    assert torch.equal(shared, judge(params, buffers, images.repeat(3, 1, 1, 1, 1), labels.repeat(3, 1)))
+    shared = score(normalize(params, buffers), images.expand(3, -1, -1, -1, -1), labels.expand(3, -1))
+    assert torch.equal(shared, score(normalize(params, buffers), images.repeat(3, 1, 1, 1, 1), labels.repeat(3, 1)))
     assert not torch.equal(shared[0], shared[1])
 
 
@@ -136,37 +138,34 @@ def test_torchs_own_power_iteration_takes_the_same_steps() -> None:
 def test_bfloat16_is_near_float32() -> None:
     params, buffers = init_critics(SHAPES[1], 3, seed=1)
     images, labels = draw_batch(SHAPES[1], 3, 5, torch.float32)
-    exact, rough = (judge(params, buffers, images, labels, dtype) for dtype in (None, torch.bfloat16))
+    exact, rough = (score(normalize(params, buffers, dtype), images, labels) for dtype in (None, torch.bfloat16))
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.02)
     assert not torch.equal(rough, exact)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding", "side"), [(5, 2, 2, 7), (5, 2, 2, 8), (4, 4, 0, 4)])
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 3), (4, 2)])
-def test_both_forms_of_the_convolution_agree(
-    kernel: int, stride: int, padding: int, side: int, inputs: int, outputs: int
-) -> None:
+@pytest.mark.parametrize(("inputs", "outputs", "side"), [(1, 3, 4), (4, 2, 4), (3, 5, 1)])
+def test_a_kernel_that_covers_the_image_is_a_product(inputs: int, outputs: int, side: int) -> None:
     """The form for GPUs, run on the CPU: values and gradients, of the convolution and of its transpose."""
     stream = torch.Generator().manual_seed(3)
     images = torch.randn(4, 3, inputs, side, side, generator=stream, dtype=torch.float64).requires_grad_()
-    weight = torch.randn(3, outputs, inputs, kernel, kernel, generator=stream, dtype=torch.float64).requires_grad_()
+    weight = torch.randn(3, outputs, inputs, side, side, generator=stream, dtype=torch.float64).requires_grad_()
     bias = torch.randn(3, outputs, generator=stream, dtype=torch.float64).requires_grad_()
     results = []
     for forward, transposed in (
-        (convolution._convolve_grouped, convolution._transposed_grouped),
-        (convolution._convolve_windows, convolution._transposed_windows),
+        (convolution._convolve_whole, convolution._transposed_whole),
+        (
+            lambda *args: convolution._convolve_grouped(*args, side, 0),
+            lambda *args: convolution._transposed_grouped(*args, side, 0, side),
+        ),
     ):
-        out = forward(images, weight, bias, stride, padding)
-        back = transposed(out.square(), weight, stride, padding, side)
-        results.append([out, back, *torch.autograd.grad(back.square().sum(), (images, weight, bias))])
-    for grouped, windows in zip(*results):
-        torch.testing.assert_close(windows, grouped, rtol=1e-10, atol=1e-9)
-    shared = images[:, :1].detach().expand(-1, 3, -1, -1, -1)
-    torch.testing.assert_close(
-        convolution._convolve_windows(shared, weight, None, stride, padding),
-        convolution._convolve_grouped(shared, weight, None, stride, padding),
-    )
+        for some in (bias, None):
+            out = forward(images, weight, some)
+            back = transposed(out.square(), weight)
+            results.append([out, back, *torch.autograd.grad(back.square().sum(), (images, weight))])
+    for whole, grouped in zip(results[:2], results[2:]):
+        for found, expected in zip(whole, grouped):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.gpu

@@ -213,22 +213,12 @@ class _OverNorm(torch.autograd.Function):
         return new.view_as(gradients[0]), None, None, None
 
 
-def judge(
-    params: Parameters,
-    buffers: Buffers,
-    images: Tensor,
-    labels: Tensor,
-    compute_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """D(x, y) of m critics on their own batches: images [m, B, c, h, w] and labels [m, B] give [m, B].
-
-    One batch for all critics may be passed as `images.expand(m, ...)`.
-    """
-    return score(normalize(params, buffers, compute_dtype), images, labels)
-
-
 def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-    """D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution. See `judge`."""
+    """Return D(x, y) = linear(h) + <embed(y), h>, h the features after the last convolution, of m critics.
+
+    Each critic has its own batch: images [m, B, c, h, w] and labels [m, B] give [m, B]. One batch for all critics may
+    be passed as `images.expand(m, ...)`.
+    """
     hidden = _activations(weights, images)[-1].to(weights.head.dtype)
     side = hidden.shape[3]
     answers = convolve(hidden, weights.head, None, stride=side, padding=0).flatten(2).transpose(0, 1)

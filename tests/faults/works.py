@@ -1,0 +1,148 @@
+"""Pieces of work that can be killed and go on: a training, packing, a federated round, the rounds of Algorithm 2."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gswgan.data import ImageData, clients, make_image_data
+from gswgan.federated.client import Client
+from gswgan.federated.critic_plan import make_critic_plan, most_spent
+from gswgan.federated.memory import Cap
+from gswgan.federated.remote_critics import InProcess, run_rounds
+from gswgan.federated.server import Round, create_run
+from gswgan.federated.trust import make_federated_plan, trust_of
+from gswgan.plan.make import make_plan
+from gswgan.plan.plan import Facts, Plan
+from gswgan.release.pack import pack
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
+
+CPU = torch.device("cpu")
+PERSONS = 8
+PUBLISHED = ("generator.safetensors", "embedding.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
+
+
+def people() -> ImageData:
+    """Striped images of three classes, seven for each of a few persons."""
+    rng = np.random.default_rng(0)
+    persons, labels = np.repeat(np.arange(PERSONS), 7), np.arange(7 * PERSONS) % 3
+    images = rng.integers(0, 60, (len(labels), 8, 8))
+    for index, label in enumerate(labels):
+        images[index, label::4] += 180
+    ids = [f"person {person}" for person in persons]
+    return make_image_data(images.astype(np.uint8), labels, classes=3, persons=ids, name="people")
+
+
+def small(plan: Plan) -> Plan:
+    """The plan with narrow networks."""
+    critic: Any = {"features": 64} if hasattr(plan.critic, "features") else {"width": 2, "updates": 2}
+    generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
+    return dataclasses.replace(plan, generator=generator, critic=dataclasses.replace(plan.critic, **critic))
+
+
+class Training:
+    """A centralized training."""
+
+    def __init__(self, preset: str, steps: int, **options: Any) -> None:
+        self.name, self.data = f"training, {preset}", dataclasses.replace(people(), persons=None, person_ids=())
+        self.plan = small(
+            make_plan(Facts.of(self.data), preset=preset, steps=steps, insecure_reproducible=True, **options)
+        )
+
+    def live(self, root: Path) -> None:
+        folder = RunFolder(root / "run")
+        if not folder.model.exists():
+            folder = RunFolder.create(root / "run", self.plan)
+        if not folder.is_finished or folder.key.exists():
+            run(folder, self.data, device=CPU)
+
+    def published(self, root: Path) -> dict[str, bytes]:
+        return _files(root / "run/release", PUBLISHED)
+
+
+class Packing:
+    """`pack` of a run that has ended; its noise is secret, or it would not be packed."""
+
+    name = "packing"
+
+    def __init__(self, finished: Path) -> None:
+        self._finished = finished
+
+    def live(self, root: Path) -> None:
+        if not (root / "release").exists():
+            pack(self._finished, root / "release")
+
+    def published(self, root: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (root / "release").iterdir()}
+
+
+class OneRound:
+    """The kernel critic's federated round and the training after it."""
+
+    def __init__(self, trust: str, epsilon: float) -> None:
+        self.name, self.data = f"federated round, {trust}", people()
+        plan = make_federated_plan(
+            Facts.of(self.data), trust=trust, epsilon=epsilon, steps=6, insecure_reproducible=True
+        )
+        self.plan = small(plan)
+        assert plan.guarantee is not None
+        self._cap = Cap(
+            epsilon=plan.guarantee.epsilon, delta=plan.guarantee.delta, neighbours=plan.guarantee.neighbours
+        )
+
+    def live(self, root: Path) -> None:
+        held = Round(_federated(root / "run", self.plan, self.data))
+        with held.held():
+            if not held.is_released:
+                held.open()
+                for node, client in enumerate(self._clients(root).values()):
+                    if not held.is_closed and client.name not in held.answered:
+                        assert held.take(client.reply(held.question()), node=node) is None
+                held.release()
+        if not held.folder.is_finished or held.folder.key.exists():
+            run(held.folder, None, device=CPU)
+
+    def _clients(self, root: Path) -> dict[str, Client]:
+        return {
+            name: Client(name, mine, root / "state", trust=trust_of(self.plan), cap=self._cap, insecure=True)
+            for name, mine in clients(self.data)
+        }
+
+    def published(self, root: Path) -> dict[str, bytes]:
+        ledgers = sorted((root / "state").glob("*/*/ledger.jsonl"))
+        assert len(ledgers) == PERSONS
+        return _files(root / "run/release", PUBLISHED) | {str(p.relative_to(root)): p.read_bytes() for p in ledgers}
+
+
+class ManyRounds(OneRound):
+    """Algorithm 2."""
+
+    def __init__(self, trust: str, epsilon: float) -> None:
+        self.name, self.data = f"rounds of Algorithm 2, {trust}", people()
+        plan = make_critic_plan(Facts.of(self.data), trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True)
+        self.plan = small(plan)
+        assert plan.privacy is not None
+        self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
+
+    def live(self, root: Path) -> None:
+        folder = _federated(root / "run", self.plan, self.data)
+        if not folder.is_finished or folder.key.exists():
+            run_rounds(folder, InProcess(self._clients(root)), device=CPU)
+
+
+def _federated(root: Path, plan: Plan, data: ImageData) -> RunFolder:
+    folder = RunFolder(root)
+    if not folder.rounds.exists():  # nobody was asked yet
+        shutil.rmtree(root, ignore_errors=True)
+        create_run(root, plan, data.person_ids, 600)
+    return folder
+
+
+def _files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
