@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
+from canary_audit import Canaries, Tamper, View, audit_training, make_canaries
 from gswgan import load_data
-from gswgan.audit.canaries import Canaries, Tamper, View, audit_training, make_canaries
 from gswgan.data import ImageData
 from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts, Plan

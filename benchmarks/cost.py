@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.api import pick_device
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
@@ -29,6 +28,7 @@ from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Streams
 from gswgan.run.cuda_graphs import Captured
+from gswgan.run.released import pick_device
 from record import record
 
 CLASSES = 10

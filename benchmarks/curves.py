@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gswgan.api import pick_device
 from gswgan.data import load_data
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.frechet import frechet_distance
@@ -33,6 +32,7 @@ from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts, Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
+from gswgan.run.released import pick_device
 from record import record
 from train_plan import Scorer, faster
 

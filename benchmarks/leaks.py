@@ -1,6 +1,6 @@
 """Four leaks, each planted in a training that is right in all else, and what an attacker sees of each.
 
-They test the audit (src/gswgan/audit/canaries.py): an audit that cannot find them would find nothing. A leak takes the
+They test the audit (canary_audit.py): an audit that cannot find them would find nothing. A leak takes the
 critic that a run is about to prepare and gives it back with the mistake in it; a view gives each canary a score.
 """
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.audit.canaries import Canaries, Seen, Tamper
+from canary_audit import Canaries, Seen, Tamper
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.partitions import Partitions

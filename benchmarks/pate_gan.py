@@ -17,13 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gswgan.api import pick_device
 from gswgan.data import ImageData, load_data
 from gswgan.methods.pate_gan import PateGanSettings
 from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts, Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import pick_device
 from record import record
 
 KEPT = ("unanimous_since", "vanished_at", "gradient_norm", "labelled_real", "votes_real")

@@ -19,7 +19,6 @@ import numpy as np
 from scipy.special import xlogy
 
 import gswgan
-from gswgan.api import pick_device
 from gswgan.data import ImageData
 from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.frechet import frechet_distance
@@ -27,6 +26,7 @@ from gswgan.evaluation.inception import Inception, load_inception, reference_mom
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.precision_recall import precision_recall
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
+from gswgan.run.released import pick_device
 from record import record
 
 PAPER = {  # value, how near we must come (below the accuracy is a miss, above is none)

@@ -87,7 +87,7 @@ def by_record() -> str:
     lines: dict[tuple[Any, ...], dict[str, list[Record]]] = {}
     for some in grouped(trainings()):
         lines.setdefault(_place(some[0])[2:], {})[some[0]["plan"]["facts"]["data"]] = some
-    head = ["preset or method", "epsilon", "seeds", "MNIST: CNN", "FID", "Fashion-MNIST: CNN", "FID", "training"]
+    head = ["preset or method", "epsilon", "MNIST: CNN", "FID", "Fashion-MNIST: CNN", "FID", "training"]
     return table(head, (_row(lines[place]) for place in sorted(lines)))
 
 
@@ -96,15 +96,19 @@ def _row(found: dict[str, list[Record]]) -> list[str]:
     first = next(some[0] for some in runs if some)
     where = "" if machine(first) == "H200" else f", {machine(first)}"
     figures = [spread(some, key, digits) for some in runs for key, digits in SCORES[:2]]
-    counts = ",".join(str(len(some)) for some in runs if some)
-    return [name(first) + where, true_epsilon(first), counts, *figures, seconds(runs[0] + runs[1])]
+    return [name(first) + where, true_epsilon(first), *figures, seconds(runs[0] + runs[1])]
 
 
 def ranges() -> str:
-    """How far the seeds of one line differ at most, in words."""
+    """Which lines are means over three seeds, and how far these differ at most."""
     groups = [some for some in grouped(trainings()) if len(some) > 1]
+    if any(len(some) != 3 for some in groups):
+        raise ValueError("the page says three seeds, or one")
+    names = [
+        f"{name(some[0])} at {true_epsilon(some[0])} on {SETS[some[0]['plan']['facts']['data']]}" for some in groups
+    ]
     widest = [max(np.ptp([one[key] for one in some]) for some in groups) for key, _ in SCORES[:2]]
-    return f"{widest[0]:.3f} (CNN) and {widest[1]:.1f} (FID)"
+    return f"({', '.join(names)}) differ by at most {widest[0]:.3f} (CNN) and {widest[1]:.1f} (FID)"
 
 
 def _guarantee(privacy: Record) -> tuple[Any, ...]:

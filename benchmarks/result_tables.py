@@ -136,8 +136,12 @@ def canaries() -> str:
     rows = []
     for row in read("canaries-digits-cpu")["rows"]:
         best = max(one["epsilon"] for one in row["white_box"].values())
+        if not row["leak"] and row["stated"]["epsilon"] < 2:  # a leak's training without its leak
+            if best >= 0.005:
+                raise ValueError(f"{row['name']}: {best}; the page says 0")
+            continue
         name = f"planted: {row['name']}" if row["leak"] else row["name"].replace("default", "kernel")
-        name = name.replace("shard", "partition")
+        name = name.replace("shard", "partition").replace(", the worst critics that are allowed", ", worst critics")
         rows.append([name, f"{row['stated']['epsilon']:.3g}", f"{best:.2f}" + (" (found)" if row["refuted"] else "")])
     return table(head, rows)
 
@@ -149,13 +153,13 @@ def speed() -> str:
     rate, times = _short(fast["updates_per_second"]), _short(fast["times_the_loop"])
     rows = [["256 critics of the paper's size, batched", f"{rate} updates/s, {times} times a loop"]]
     for one in read("ensemble-cost-h200")["rows"]:
-        if (one["side"], one["critics"]) == (28, 1000) and one["participants"] in (100, 400):
+        if (one["side"], one["critics"]) == (28, 1000) and one["participants"] == 100:
             rows.append([f"ensemble step, {one['participants']} of 1000 critics", f"{one['step_ms']:.0f} ms"])
     cost = read("cost-h200")
     one = cost["releases"][-1]
     rows.append([f"kernel sums of {one['n']:,} records, {one['features']} features", f"{one['seconds']:.2f} s"])
     for one in cost["steps"]:
-        if (one["features"], one["batch"], one["channels"]) == (32768, 200, 1) and one["side"] in (28, 64):
+        if (one["features"], one["batch"], one["channels"]) == (32768, 200, 1) and one["side"] == 28:
             rows.append([f"generator step (`resnet`), {one['side']}x{one['side']}", f"{one['ms']:.2f} ms"])
     return table(["what", "H200"], rows)
 

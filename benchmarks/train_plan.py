@@ -33,7 +33,6 @@ import numpy as np
 import torch
 
 import gswgan
-from gswgan.api import pick_device
 from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
@@ -50,6 +49,7 @@ from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import pick_device
 from record import record
 
 IN_ONE_BATCH = "all clients' vectors were computed in one batch: the same mathematics, without the network"

@@ -10,8 +10,8 @@ import torch
 import gswgan
 from conftest import tiny_images
 from gswgan import GSWGAN
-from gswgan.api import pick_device
 from gswgan.errors import DataError, GswganError, PlanError, RunError
+from gswgan.run.released import pick_device
 
 
 @pytest.fixture(scope="module")

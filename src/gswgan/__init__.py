@@ -26,16 +26,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gswgan.api import GSWGAN, Synthesizer, load
+    from gswgan.api import GSWGAN, load
     from gswgan.data import ImageData, load_data, make_image_data
     from gswgan.privacy import Accountant, PrivacyCost
 
 __version__ = "0.1.0"
-__all__ = ["GSWGAN", "Accountant", "ImageData", "PrivacyCost", "Synthesizer", "load", "load_data", "make_image_data"]
+__all__ = ["GSWGAN", "Accountant", "ImageData", "PrivacyCost", "load", "load_data", "make_image_data"]
 
 _HOME = {
     "GSWGAN": "gswgan.api",
-    "Synthesizer": "gswgan.api",
     "load": "gswgan.api",
     "ImageData": "gswgan.data",
     "load_data": "gswgan.data",

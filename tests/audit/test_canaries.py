@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import canaries as benchmark
+from canary_audit import audit_training, by_embedding, make_canaries, train_with
 from conftest import tiny_images, tiny_plan
 from gswgan import load_data
-from gswgan.audit.canaries import audit_training, by_embedding, make_canaries, train_with
 from gswgan.errors import AuditError
 from gswgan.plan.plan import Facts
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from gswgan.audit.one_run import best_bound, lower_bound, p_value
 from gswgan.errors import AuditError
+from one_run import best_bound, lower_bound, p_value
 
 
 def by_the_book(m: int, r: int, v: int, epsilon: float, delta: float) -> float:

@@ -11,11 +11,12 @@ import typer
 from typer.testing import CliRunner
 
 from conftest import tiny_images
-from gswgan.cli.evaluate import _Given, evaluate
+from gswgan.cli.evaluate import evaluate
 from gswgan.cli.main import app as everything
 from gswgan.data import load_data
 from gswgan.data.femnist import Writers
 from gswgan.errors import DataError, PlanError
+from gswgan.evaluation.inputs import EvaluationInputs
 from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts
 from gswgan.run.folder import RunFolder
@@ -180,5 +181,5 @@ def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch
     for classes in (36, 62):
         facts = Facts.of(load_data("femnist-writers", classes=classes))
         RunFolder.create(tmp_path / str(classes), make_plan(facts, epsilon=10, delta=1e-3))
-        train, test = _Given(tmp_path / str(classes), "femnist-writers", None, None).real()
+        train, test = EvaluationInputs(tmp_path / str(classes), "femnist-writers", None, None).real()
         assert train.classes == test.classes == classes

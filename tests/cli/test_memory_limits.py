@@ -19,11 +19,11 @@ from report_runs import a_run
 
 from conftest import tiny_images
 from gswgan import generators
-from gswgan.api import load
 from gswgan.errors import RunError
 from gswgan.generators import GeneratorSettings, build_network, network_shapes
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import write_json
+from gswgan.run.released import load
 
 WIDE = {"architecture": "resnet", "width": 4096, "latent": 4096}
 """A projection, and three convolutions a block, of 4096 x 4096 weights each."""
@@ -81,7 +81,7 @@ def test_weights_of_other_sizes_than_the_plans_are_found_before_the_network_is_m
     """A plan within the limit, and a file that has less: nothing of the plan's size is made."""
     widened(release, width=width)
     made: list[object] = []
-    monkeypatch.setattr("gswgan.api.build_network", lambda *given, **options: made.append(given))
+    monkeypatch.setattr("gswgan.run.released.build_network", lambda *given, **options: made.append(given))
     with pytest.raises(RunError, match="of the plan's sizes"):
         load(release, device="cpu")
     assert made == []

@@ -12,9 +12,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
-from gswgan.cli.real_data import NO_CHOICE_OF_PERSONS, load_data
 from gswgan.data import clients, make_image_data
 from gswgan.errors import DataError, RunError
+from gswgan.evaluation.real_data import NO_CHOICE_OF_PERSONS, load_data
 from gswgan.evaluation.reference_classifier import ReferenceClassifier, train_reference_classifier
 from gswgan.plan.plan import Facts
 
@@ -82,7 +82,7 @@ def test_a_classifier_is_trained_by_a_command(tmp_path: Path, where: dict[str, A
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "108 records, 2 classes" in result.output
-    assert "accuracy:  1.000 on the 12 records" in result.output
+    assert "accuracy:   1.000 on the 12 records" in result.output
     data = load_data(**where, accuracy="0.939..1", reference_classifier=str(tmp_path / "classifier.st"))
     assert [mine.n for _, mine in clients(data)] == [4, 0, 1]
     with pytest.raises(RunError, match="does not exist yet"):

@@ -34,8 +34,8 @@ def digits() -> tuple[ImageData, ImageData]:
 
 
 def setup(train: ImageData, test: ImageData | None, run: Path | None = None, **request: Any) -> EvaluationSetup:
-    places = reference_folders(train, test, run)
-    return EvaluationSetup(train=train, test=test, places=places, request=Request(**request), samples=train.n)
+    folders = reference_folders(train, test, run)
+    return EvaluationSetup(train=train, test=test, folders=folders, request=Request(**request), samples=train.n)
 
 
 def measure(synthetic: ImageData, here: EvaluationSetup, path: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -215,13 +215,13 @@ def test_references_are_computed_once_and_kept_as_private_as_the_data(
 
 def test_a_damaged_cache_is_computed_anew(cache: Path) -> None:
     train, test = digits()
-    places = reference_folders(train, test, None)
-    assert places.both is not None
-    (places.both / "real.json").write_text("no json")
-    references = References(places)
+    folders = reference_folders(train, test, None)
+    assert folders.both is not None
+    (folders.both / "real.json").write_text("no json")
+    references = References(folders)
     assert references.known(["a"]) == {}
     references.put({"a": 1.0})
-    assert References(places).known(["a", "b"]) == {"a": 1.0}
+    assert References(folders).known(["a", "b"]) == {"a": 1.0}
 
 
 def test_the_classifier_is_kept_and_its_time_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

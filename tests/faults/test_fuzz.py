@@ -32,7 +32,6 @@ from PIL import Image
 from works import CPU, ManyRounds, OneRound, Training
 
 from gswgan import load_data
-from gswgan.api import load
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
@@ -47,6 +46,7 @@ from gswgan.run.budget import Budget
 from gswgan.run.checkpoint import Checkpoint
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import load
 
 Reader = Callable[[Path, bytes], Any]
 """Puts the content into the empty folder and reads it."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from gswgan.data import ImageData, clients, make_image_data
 from gswgan.federated.client import REFUSED, Client
-from gswgan.federated.memory import Cap, read_log
+from gswgan.federated.memory import Cap
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
 from gswgan.plan.plan import Facts, Plan
@@ -68,6 +69,12 @@ def make_clients(state: Path, data: ImageData, plan: Plan, **options: Any) -> di
 def answer_all(held: Round, those: dict[str, Client]) -> None:
     for node, client in enumerate(those.values()):
         assert held.take(client.reply(held.question()), node=node) is None
+
+
+def read_log(home: Path) -> list[dict[str, Any]]:
+    """The lines of a client's log since it was last put aside."""
+    path = home / "log.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def why_refused(client: Client, reply: Any) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from critic_rounds import cap_of, critic_clients, critic_plan
-from rounds import make_clients, people, small_plan, why_refused
+from rounds import make_clients, people, read_log, small_plan, why_refused
 from test_critic_faults import asked
 
 from gswgan.data import clients
 from gswgan.errors import FederationError
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.limits import Limits, memory_of, work_of
-from gswgan.federated.memory import MAX_LOG_BYTES, Cap, Memory, read_log, write_log
+from gswgan.federated.memory import MAX_LOG_BYTES, Cap, Memory, write_log
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
@@ -158,7 +158,8 @@ _BOUNDED = """
 import json, resource, sys
 from pathlib import Path
 from gswgan.federated.client import Client
-from gswgan.federated.memory import Cap, read_log
+from gswgan.federated.memory import Cap
+from rounds import read_log
 
 resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
 def read(facts):

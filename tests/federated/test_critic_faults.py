@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federate
-from rounds import run_killed, why_refused
+from rounds import read_log, run_killed, why_refused
 
 from gswgan.data import clients
 from gswgan.errors import StorageError
 from gswgan.federated import client_answers
 from gswgan.federated.client import REFUSED, Client
-from gswgan.federated.memory import Cap, Memory, read_log
+from gswgan.federated.memory import Cap, Memory
 from gswgan.federated.messages import Batch, answer, pack, question, read_batch, unpack
 from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
 from gswgan.federated.server import create_run

@@ -18,10 +18,12 @@ from critic_rounds import critic_plan
 from rounds import people
 
 pytest.importorskip("flwr")
+from rounds import read_log
+
 from gswgan.data import clients
 from gswgan.federated.client import REFUSED
 from gswgan.federated.critic_plan import answer_event, most_spent
-from gswgan.federated.memory import Memory, home_of, read_log
+from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import unpack
 from gswgan.federated.server import create_run
 from gswgan.federated.trust import spent, trust_of

@@ -10,12 +10,12 @@ import pytest
 from rounds import answer_all, flower, make_clients, make_round, people, simulate, small_plan
 from typer.testing import CliRunner
 
-from gswgan.api import load
 from gswgan.cli.main import app
 from gswgan.errors import GswganError
 from gswgan.federated.memory import memories
 from gswgan.federated.server import Round
 from gswgan.run.folder import RunFolder
+from gswgan.run.released import load
 
 
 def call(*arguments: object) -> str:

@@ -17,7 +17,6 @@ import torch
 from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
 
 from conftest import noise_by_name
-from gswgan.api import load
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.errors import PlanError, PrivacyError, StorageError
 from gswgan.federated import server as module
@@ -28,6 +27,7 @@ from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.released import load
 
 DATA = people()
 CPU = torch.device("cpu")

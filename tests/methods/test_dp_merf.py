@@ -19,7 +19,7 @@ from gswgan.plan.make import make_plan
 from gswgan.plan.plan import Facts, Plan
 from gswgan.privacy import Gaussian, Sampled
 from gswgan.privacy.ledger import read_ledger
-from gswgan.report.page import public_page
+from gswgan.report.page import single_page
 from gswgan.report.release import read_release
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -122,7 +122,7 @@ def test_each_step_releases_a_minibatch_and_a_killed_run_goes_on(paper: tuple[Ru
     _, entries, _ = read_ledger(folder.ledger)
     event = Sampled(rate=0.25, event=Gaussian(noise_std=1.176, sensitivity=2.0))
     assert [entry.event for entry in entries] == [event] * 4
-    html = public_page(read_release(folder.root)).html
+    html = single_page(read_release(folder.root)).html
     assert "is more than it costs" in html
     assert "does not hold" not in html
 

@@ -34,7 +34,7 @@ from gswgan.privacy import Accountant, Gaussian, Laplace, Repeated
 from gswgan.privacy.events import tally
 from gswgan.privacy.ledger import read_ledger
 from gswgan.report.explain import explanation, outcome
-from gswgan.report.page import comparison_page, public_page
+from gswgan.report.page import comparison_page, single_page
 from gswgan.report.release import read_release
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
@@ -264,7 +264,7 @@ def test_every_page_reads_sensibly(method: str, finished) -> None:
         "card": folder.card.read_text(),
         "outcome": outcome(folder),
         "explanation": explanation(folder.plan(), statement),
-        "report": public_page(read_release(folder.root)).html,
+        "report": single_page(read_release(folder.root)).html,
     }
     account = CliRunner().invoke(app, ["privacy", "account", str(folder.root)])
     assert account.exit_code == 0

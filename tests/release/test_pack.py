@@ -18,7 +18,8 @@ from gswgan.cli.main import app
 from gswgan.errors import PrivacyError, RunError
 from gswgan.release.files import MANIFEST, checksum
 from gswgan.release.pack import pack
-from gswgan.release.verify import UNSEEN, verify
+from gswgan.release.verdict import UNSEEN
+from gswgan.release.verify import verify
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -70,7 +71,7 @@ def test_a_page_is_not_written_into_a_packed_release(tmp_path: Path) -> None:
     assert (tmp_path / "release-report" / "report.html").exists()
     assert verify(folder).findings == ()
     for place in (folder, folder / "deeper"):
-        with pytest.raises(RunError, match="outside the packed release"):
+        with pytest.raises(RunError, match="outside the bundle"):
             CliRunner().invoke(app, ["report", str(folder), "--out", str(place)], catch_exceptions=False)
     assert contents(folder) == before
 

@@ -31,7 +31,7 @@ Tamper = Callable[[Path], Any]
 
 KINDS = (
     "kernel", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
-    "again-default", "again-trusted-aggregator",
+    "again-kernel", "again-trusted-aggregator",
 )  # fmt: skip
 
 
@@ -253,7 +253,7 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
     "blanks in a ledger line": ("kernel", "more than the lines", wrote(
         "ledger.jsonl", lambda t: t.replace(", ", ",  "))),
     "the ledger of another run": ("kernel", "another plan", from_another_run("ledger.jsonl")),
-    "another ledger under a new generator": ("again-default", "another plan", ledger(
+    "another ledger under a new generator": ("again-kernel", "another plan", ledger(
         lambda f: [f[0], {**f[1], "name": "embedding again"}])),
     # the plan, its digest and the ledger's context with it
     "another K": ("paper", "kind(s) that the plan says", plan("privacy", "shards", value=100)),
@@ -459,9 +459,9 @@ def test_what_was_rebuilt_as_a_whole_is_found_by_the_published_digest(name: str,
 
 
 def _redraw(folder: Path) -> None:
-    from gswgan.api import load
     from gswgan.run.publish import draw_picture
+    from gswgan.run.released import load
 
     model = load(folder, device="cpu")
-    picture = draw_picture(model.plan, model._fitted()[1], json.loads((folder / "model.json").read_text())["labels"])
+    picture = draw_picture(model.plan, model.network, model.kept.tolist())
     (folder / "samples.png").write_bytes(png_bytes(np.rint(picture).astype(np.uint8)))

@@ -17,7 +17,7 @@ from report_runs import CANARY, EVIL, OPTIONS, a_copy, a_run, evaluated
 
 from gswgan.cli.report import report
 from gswgan.errors import PrivacyError, RunError
-from gswgan.report.page import public_page
+from gswgan.report.page import single_page
 from gswgan.report.release import read_release, release_alone
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.loop import run as run_to_the_end
@@ -29,7 +29,7 @@ MEASURED = ("PRIVATE", "accuracy", "Classifier", "nearest", "Membership", "criti
 @functools.cache
 def page_of(kind: str) -> str:
     """The public page of one run."""
-    return public_page(read_release(a_run(kind))).html
+    return single_page(read_release(a_run(kind))).html
 
 
 def private_page_of(kind: str, tmp_path: Path) -> str:
@@ -276,7 +276,7 @@ def test_a_generator_on_a_released_embedding_adds_nothing(tmp_path: Path) -> Non
     assert run_to_the_end(folder, None, device=torch.device("cpu"))
     release = read_release(tmp_path / "again")
     assert release.cost == read_release(a_run("kernel")).cost
-    assert "this generator adds nothing to its cost" in public_page(release).html
+    assert "this generator adds nothing to its cost" in single_page(release).html
     report([a_run("kernel"), tmp_path / "again"], private=False, out=tmp_path / "two")
     assert "together they cost what one of them costs" in (tmp_path / "two" / "report.html").read_text()
 

@@ -130,7 +130,7 @@ def test_resume_follows_no_strangers_source(
         known_key(folder)
     read: list[object] = []
     if not with_data:
-        monkeypatch.setattr("gswgan.cli.real_data.open_data", lambda **options: read.append(options))
+        monkeypatch.setattr("gswgan.evaluation.real_data.open_data", lambda **options: read.append(options))
     given = ["--data", where["spec"], "--classes", "3"] if with_data else []
     monkeypatch.setattr(sys, "argv", ["gswgan", "train", "--resume", str(folder.root), *given, "--device", "cpu"])
     with pytest.raises(SystemExit) as ended:

@@ -10,12 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from gswgan.api import load
 from gswgan.benchmark.tables import NOTES, PUBLISHABLE, at_largest_epsilon, guarantee, run_of, tables, troubles
 from gswgan.report.figures import BLUE, GREEN, INK, MUTED, ORANGE, Figure, draw
 from gswgan.report.page import Page, render, strip_uri
 from gswgan.report.private_charts import title
-from gswgan.run.folder import find_release, read_json
+from gswgan.run.released import load
 
 ROWS, MAX_SHOWN_CLASSES = 3, 10
 """Of a method's samples: one image of each class, so many times."""
@@ -59,9 +58,9 @@ def _note(guarantees: Mapping[str, str]) -> str:
 
 def _draw(run: Path) -> list[np.ndarray]:
     """Strips with an image of each class (the first of them), drawn at random and not chosen."""
-    kept = read_json(find_release(run).model, "the model.json of a run")["labels"][:MAX_SHOWN_CLASSES]
-    kept = kept * (MAX_SHOWN_CLASSES if len(kept) == 1 else 1)
-    images, _ = load(run, device="cpu").sample(ROWS * len(kept), np.tile(kept, ROWS), seed=0)
+    model = load(run, device="cpu")
+    kept = np.tile(model.kept[:MAX_SHOWN_CLASSES], MAX_SHOWN_CLASSES if len(model.kept) == 1 else 1)
+    images, _ = model.sample(ROWS * len(kept), np.tile(kept, ROWS), seed=0)
     return np.split(images, ROWS)
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gswgan.api import load, pick_device
 from gswgan.benchmark.cells import Cell, find_entries, make_cells
 from gswgan.benchmark.clock import Clock, PeakMemory
 from gswgan.benchmark.page import benchmark_page
@@ -25,6 +24,7 @@ from gswgan.evaluation.cache import is_public
 from gswgan.evaluation.classifiers import FAST, check
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
+from gswgan.evaluation.real_data import load_data, load_held_out
 from gswgan.evaluation.references import reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
@@ -35,6 +35,7 @@ from gswgan.plan.settings import check_epsilon, check_whole
 from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder, read_json, write_json
+from gswgan.run.released import load, pick_device
 
 SAMPLES, TINY_SAMPLES = 60_000, 5_000
 """Synthetic images a cell, as in the paper; of tiny images (the digits) fewer are enough."""
@@ -123,6 +124,21 @@ def benchmark(
     return found
 
 
+def load_sets(
+    methods: Sequence[str], specs: Sequence[str], test_data: str | None, classes: int | None
+) -> list[tuple[ImageData, ImageData | None]]:
+    """The named data sets, each with its held-out part; wrong names of methods are refused before any is read."""
+    find_entries(methods)
+    specs = list(dict.fromkeys(specs))
+    if len(specs) > 1 and (test_data is not None or classes is not None):
+        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
+    sets = []
+    for spec in specs:
+        train = load_data(spec=spec, classes=classes)
+        sets.append((train, load_held_out(train, test_data, spec=spec, classes=classes)))
+    return sets
+
+
 def _make_private(root: Path) -> None:
     """The benchmark's folder, for its owner alone where it is new, with a place for references on real data."""
     try:
@@ -141,7 +157,7 @@ def _setup(
     usual = TINY_SAMPLES if train.image_size <= TINY else SAMPLES
     size = check_whole("samples", usual if samples is None else samples, PER_CLASS * train.classes, 10_000_000)
     return EvaluationSetup(
-        train=train, test=test, places=reference_folders(train, test, root), request=request, samples=size
+        train=train, test=test, folders=reference_folders(train, test, root), request=request, samples=size
     )
 
 
@@ -165,7 +181,7 @@ class _Job:
     @property
     def checksums(self) -> list[str | None]:
         """Of the data."""
-        return list(self.setup.places.checksums)
+        return list(self.setup.folders.checksums)
 
     @property
     def asked(self) -> dict[str, Any]:

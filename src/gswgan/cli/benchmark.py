@@ -1,23 +1,21 @@
-"""`gswgan benchmark`: methods held against each other, in the paper's tables and figures."""
+"""`gswgan benchmark`: methods compared with each other, in the paper's tables and figures."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import PlainConsole, console, print_json
-from gswgan.cli.evaluate import parse_classifiers, parse_seeds, work_bar
-from gswgan.errors import PlanError, RunError
+from gswgan.cli.console import console, errors, needs_extra, print_json, work_bar
+from gswgan.errors import PlanError
 
 _DATA, _WHAT = "Data", "What to compare"
 
 
 def benchmark(
     out: Annotated[Path, typer.Option(
-        help="The folder for the runs, tables and page. One that is there already is gone on with.")],
+        help="The folder for the runs, tables and page. An existing one is continued.")],
     data: Annotated[list[str] | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist or a path; several times for several data sets.",
         rich_help_panel=_DATA)] = None,
@@ -26,7 +24,7 @@ def benchmark(
     classes: Annotated[int | None, typer.Option(
         help="Number of classes, where --data (a single one) does not state it.", rich_help_panel=_DATA)] = None,
     methods: Annotated[str, typer.Option(
-        help="Comma-separated: all, default, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
+        help="Comma-separated: all, kernel, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
              "was published (gswgan:paper, dp-sgd-gan:dp-cgan) appears once, at its own noise.",
         rich_help_panel=_WHAT)] = "all",
     epsilon: Annotated[str, typer.Option(
@@ -34,7 +32,7 @@ def benchmark(
     seeds: Annotated[str, typer.Option(
         help="Comma-separated. Each is a run of its own, with fresh noise.", rich_help_panel=_WHAT)] = "1",
     samples: Annotated[int | None, typer.Option(
-        help="Synthetic images a run. Default: 60000; 5000 of tiny images (digits).", rich_help_panel=_WHAT)] = None,
+        help="Synthetic images per run. Default: 60000; 5000 of tiny images (digits).", rich_help_panel=_WHAT)] = None,
     classifiers: Annotated[str, typer.Option(
         help="fast (logistic regression, MLP, CNN, Gaussian NB, random forest), all (the paper's 13), or names.",
         rich_help_panel=_WHAT)] = "fast",
@@ -51,45 +49,26 @@ def benchmark(
     report.html. The figures are computed on real data: they are PRIVATE unless the data is public. Stopped at any
     moment, the same command goes on; a run that fails does not stop the others, and is tried again next time.
     """
-    missing = [name for name in ("jinja2", "matplotlib", "sklearn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise RunError(
-            "benchmark", " and ".join(missing), "the eval extra", "It is not here: pip install 'gswgan[eval]'."
-        )
-    from gswgan.api import pick_device
-    from gswgan.benchmark.cells import find_entries
+    needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
     from gswgan.benchmark.run import benchmark as compare
-    from gswgan.cli.real_data import load_data, load_held_out
+    from gswgan.benchmark.run import load_sets
     from gswgan.cli.running import limit_threads
+    from gswgan.evaluation.inputs import parse_classifiers, parse_seeds
+    from gswgan.run.released import pick_device
 
-    errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    wanted = [part.strip() for part in methods.split(",") if part.strip()]
-    find_entries(wanted)  # says what is wrong before anything is read
-    epsilons = _numbers(epsilon)
-    specs = list(dict.fromkeys(data or ["digits"]))
-    if len(specs) > 1 and (test_data is not None or classes is not None):
-        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
-    sets = []
-    for spec in specs:
-        where: dict[str, Any] = {"spec": spec, "classes": classes}
-        train = load_data(**where)
-        sets.append((train, load_held_out(train, test_data, **where)))
+    wanted, epsilons = [part.strip() for part in methods.split(",") if part.strip()], _numbers(epsilon)
+    sets = load_sets(wanted, data or ["digits"], test_data, classes)
     limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
-    try:
-        with work_bar(errors) as (note, progress):
-            found = compare(
-                sets, out=out, methods=wanted, epsilons=epsilons, seeds=parse_seeds(seeds), samples=samples,
-                classifiers=parse_classifiers(classifiers), fid=fid, inception_weights=inception_weights, device=device,
-                note=note, progress=progress,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on.")
-        raise typer.Exit(130) from None
+    with work_bar() as (note, progress):
+        found = compare(
+            sets, out=out, methods=wanted, epsilons=epsilons, seeds=parse_seeds(seeds), samples=samples,
+            classifiers=parse_classifiers(classifiers), fid=fid, inception_weights=inception_weights, device=device,
+            note=note, progress=progress,
+        )  # fmt: skip
     shown = errors if json else console
-    mark = "computed on public data" if found["public"] else "PRIVATE, not for release"
     shown.print((out / "benchmark.md").read_text())
     for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
-        shown.print(f"{out / name} ({mark})")
+        shown.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
     if json:
         print_json(found)
     if found["failed"]:

@@ -45,11 +45,11 @@ def debug(
     counts as zero in the other. Two generators are trained, and DEBUG/debug.html shows both. All clients are computed
     here, with a trusted aggregator. The same command goes on where it stopped.
     """
-    from gswgan.api import pick_device
     from gswgan.data import load_data
     from gswgan.evaluation.debugging import GROUPS, with_bug
     from gswgan.plan.plan import Facts, Plan
     from gswgan.report.debugging import write_page
+    from gswgan.run.released import pick_device
 
     if (out is None) == (save_plan is None):
         raise PlanError("out", None, "a folder for the runs, or --save-plan", "Pass one of them.")

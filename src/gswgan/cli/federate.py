@@ -91,7 +91,6 @@ def simulate(
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
-    from gswgan.api import pick_device
     from gswgan.data.sources import NAMES
     from gswgan.federated.server import create_run
     from gswgan.federated.simulation import split_data
@@ -99,6 +98,7 @@ def simulate(
     from gswgan.plan.make import check_large_delta, plan_warnings
     from gswgan.plan.plan import Facts
     from gswgan.run.folder import RunFolder
+    from gswgan.run.released import pick_device
 
     if resume is not None:
         if budget is not None:
@@ -257,10 +257,10 @@ def show(plan: Plan) -> None:
 
 def _hold_and_train(folder: RunFolder, device: str) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
-    from gswgan.api import pick_device
     from gswgan.critics.kernel.features import KernelSettings
     from gswgan.federated.server import Round
     from gswgan.run.loop import run
+    from gswgan.run.released import pick_device
 
     plan, where = folder.plan(), pick_device(device)
     show(plan)

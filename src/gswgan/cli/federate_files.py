@@ -75,11 +75,11 @@ def combine(
     device: Annotated[str, Option(help="cpu, cuda or auto.")] = "auto",
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
-    from gswgan.api import pick_device
     from gswgan.federated.by_files import take_answers
     from gswgan.federated.server import Round
     from gswgan.run.folder import RunFolder
     from gswgan.run.loop import run as train
+    from gswgan.run.released import pick_device
 
     folder, where = RunFolder(run), pick_device(device)
     held = Round(folder, is_timed=False)

@@ -13,7 +13,6 @@ from gswgan.cli import (
     budget,
     debug,
     evaluate,
-    export,
     federate,
     federate_files,
     privacy,
@@ -36,7 +35,7 @@ app = typer.Typer(
 )
 app.command(name="train")(train.train)
 app.command(name="sample")(sample.sample)
-app.command(name="export")(export.export)
+app.command(name="export")(sample.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="benchmark")(benchmark.benchmark)
 app.command(name="reference-classifier")(reference_classifier.reference_classifier)

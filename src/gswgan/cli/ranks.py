@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.api import pick_device
 from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
@@ -18,6 +17,7 @@ from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
+from gswgan.run.released import pick_device
 
 
 def run_in_ranks(app: Callable[[], object]) -> None:
@@ -50,7 +50,7 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
 
 def hold(ranks: Ranks) -> None:
     """A rank other than 0: some of the critics, on the records of their shards."""
-    from gswgan.cli.real_data import load_data
+    from gswgan.evaluation.real_data import load_data
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over
     order = ranks.receive()

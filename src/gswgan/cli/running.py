@@ -48,11 +48,11 @@ def run_with_progress(
     where: dict[str, Any] | None = None,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
-    from gswgan.api import pick_device
     from gswgan.cli.plan_text import describe
     from gswgan.cli.ranks import ranks_of
     from gswgan.report.explain import outcome
     from gswgan.run.loop import run
+    from gswgan.run.released import pick_device
 
     plan, place = folder.plan(), pick_device(device)
     limit_threads(plan.facts.image_size, place)
@@ -73,11 +73,11 @@ def run_with_progress(
 
 def show_private_score(folder: RunFolder) -> None:
     """What real held-out data says of the generator: not for release."""
-    from gswgan.api import load
-    from gswgan.cli.real_data import NO_CHOICE_OF_PERSONS, load_data
     from gswgan.errors import DataError
     from gswgan.evaluation.classifiers import logistic_accuracy
+    from gswgan.evaluation.real_data import NO_CHOICE_OF_PERSONS, load_data
     from gswgan.run.folder import read_json
+    from gswgan.run.released import load
 
     if folder.left_out.exists():
         told = read_json(folder.left_out, "left_out.json")

@@ -114,13 +114,13 @@ def train(
     Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
-    from gswgan.api import pick_device
     from gswgan.critics.kernel.features import KernelSettings
     from gswgan.critics.kernel.streaming import check_workers
     from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
     from gswgan.plan.plan import Facts, Plan
     from gswgan.run.folder import RunFolder
     from gswgan.run.publish import check_stated
+    from gswgan.run.released import pick_device
 
     if sum(option is not None for option in (resume, source, plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
@@ -157,9 +157,9 @@ def train(
         run_with_progress(folder, None, device)
         return
 
-    from gswgan.cli.real_data import load_data, open_data
     from gswgan.data import ImageData
     from gswgan.data.sources import NAMES
+    from gswgan.evaluation.real_data import load_data, open_data
 
     spec = "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute())
     where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size, "labels": labels}

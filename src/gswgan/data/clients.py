@@ -31,11 +31,9 @@ def clients(data: ImageData) -> Iterator[tuple[str, ImageData]]:
     """
     if data.persons is None:
         raise DataError(
-            "data",
-            data.name,
-            "records by person",
+            "data", data.name, "records by person",
             "Use data by user (mnist-writers), or name the persons (--group-by).",
-        )
+        )  # fmt: skip
     order = np.argsort(data.persons, kind="stable")
     bounds = np.searchsorted(data.persons[order], np.arange(data.number_of_persons + 1))
     ids = data.person_ids or tuple(map(str, range(data.number_of_persons)))
@@ -71,11 +69,9 @@ def keep_clients(
         raise DataError("min_records", min_records, "a whole number of at least 1", "Pass --min-records 20, say.")
     if (accuracy is None) != (accuracy_of is None):
         raise DataError(
-            "accuracy",
-            accuracy,
-            "a range with a public classifier to measure it",
+            "accuracy", accuracy, "a range with a public classifier to measure it",
             "Pass both --accuracy and --reference-classifier.",
-        )
+        )  # fmt: skip
     if accuracy is not None and not 0.0 <= accuracy[0] <= accuracy[1] <= 1.0:
         raise DataError("accuracy", accuracy, "a range within 0 to 1", "Pass --accuracy 0.939..1, say.")
     if accuracy_of is not None and data.labels is None:

@@ -128,22 +128,18 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
     """Channel-last input to a fresh uint8 [n, channels, size, size]."""
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         raise DataError(
-            "images",
-            f"shape {images.shape}",
-            "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
+            "images", f"shape {images.shape}", "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
             "Move the channels to the end with np.moveaxis(images, 1, -1) if they come first.",
-        )
+        )  # fmt: skip
     if 0 in images.shape:
         raise DataError(
             "images", f"shape {images.shape}", "at least one image with at least one pixel", "Check what was saved."
         )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise DataError(
-            "images",
-            f"dtype {images.dtype}",
-            "uint8, or floats from 0 to 1",
+            "images", f"dtype {images.dtype}", "uint8, or floats from 0 to 1",
             "Convert them yourself, so that you know the scale: images.astype(np.uint8).",
-        )
+        )  # fmt: skip
     height, width = images.shape[1:3]
     if image_size is None:
         check_square(height, width, name="images")
@@ -184,11 +180,9 @@ def round_floats(chunk: np.ndarray, start: int = 0, name: str = "images") -> np.
 def _check_classes(classes: int | None) -> int:
     if classes is None:
         raise DataError(
-            "classes",
-            None,
-            "the number of classes: labels came without it, and it is never taken from the data",
+            "classes", None, "the number of classes: labels came without it, and it is never taken from the data",
             "Pass classes=N (--classes N); it is a public fact, whether or not every class occurs.",
-        )
+        )  # fmt: skip
     whole = isinstance(classes, (int, np.integer)) and not isinstance(classes, bool)
     if not whole or not 1 <= classes <= MAX_CLASSES:
         raise DataError(
@@ -204,11 +198,9 @@ def _check_names(names: tuple[str, ...], classes: int) -> None:
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
             raise DataError(
-                f"class_names[{index}]",
-                short(name, MAX_NAME_CHARACTERS),
-                f"1 to {MAX_NAME_CHARACTERS} printable characters",
-                "Rename the class (its folder).",
-            )
+                f"class_names[{index}]", short(name, MAX_NAME_CHARACTERS),
+                f"1 to {MAX_NAME_CHARACTERS} printable characters", "Rename the class (its folder).",
+            )  # fmt: skip
 
 
 def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
@@ -216,20 +208,16 @@ def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
         raise DataError("labels", f"dtype {labels.dtype}", "integers", "Number the classes from 0.")
     if labels.shape != (number,):
         raise DataError(
-            "labels",
-            f"shape {labels.shape}",
-            f"shape ({number},): one label an image",
+            "labels", f"shape {labels.shape}", f"shape ({number},): one label an image",
             "Check that labels and images are of the same records.",
-        )
+        )  # fmt: skip
     valid = (labels >= 0) & (labels < classes)
     if not valid.all():
         index = int(np.argmin(valid))
         raise DataError(
-            f"labels[{index}]",
-            int(labels[index]),
-            f"a class from 0 to {classes - 1}",
+            f"labels[{index}]", int(labels[index]), f"a class from 0 to {classes - 1}",
             "Number the classes from 0, or pass the right number of classes (--classes N).",
-        )
+        )  # fmt: skip
     return labels.astype(np.int64)
 
 
@@ -244,11 +232,9 @@ def _dense_persons(
         )
     if persons.shape != (number,):
         raise DataError(
-            "persons",
-            f"shape {persons.shape}",
-            f"shape ({number},): one id a record, in the order of the images",
+            "persons", f"shape {persons.shape}", f"shape ({number},): one id a record, in the order of the images",
             "Check that the ids (--group-by) belong to these images, and that a text file has no header line.",
-        )
+        )  # fmt: skip
     if listed is not None:
         ids, places = tuple(listed), persons
         if persons.dtype.kind not in "iu" or persons.min() < 0 or persons.max() >= len(ids) or list(ids) != sorted(ids):

@@ -74,11 +74,9 @@ def _verify(path: Path, sha256: str) -> None:
         raise DataError(str(path), error.strerror, "a file that can be read", "Check its permissions.") from error
     if found != sha256:
         raise DataError(
-            str(path),
-            f"sha256 {found}",
-            f"sha256 {sha256} of the published file",
+            str(path), f"sha256 {found}", f"sha256 {sha256} of the published file",
             "Remove the file (it is downloaded again), or put the published one in its place.",
-        )
+        )  # fmt: skip
 
 
 def _fetch(url: str, target: Path, sha256: str) -> None:

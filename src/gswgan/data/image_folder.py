@@ -63,20 +63,18 @@ def read_client_folders(
     for client in clients:
         if client.name.lower() in _PARTS:
             raise DataError(
-                str(client),
-                "a part of a data set, not a client",
+                str(client), "a part of a data set, not a client",
                 "a folder for each client, with a subfolder for each class",
                 "Pass the folder whose subfolders are the classes.",
-            )
+            )  # fmt: skip
         names, mine = list_files(client)
         class_names = class_names or names
         if names != class_names or not names:
             raise DataError(
-                str(client),
-                f"class folders {short(', '.join(names) or 'none')}",
+                str(client), f"class folders {short(', '.join(names) or 'none')}",
                 f"{short(', '.join(class_names)) or 'a subfolder for each class'}, as {clients[0].name} has",
                 "Make an empty folder for a class that a client has no images of.",
-            )
+            )  # fmt: skip
         files += mine
         counts.append(len(mine))
     if not files:
@@ -108,21 +106,17 @@ def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | No
             check_square(*picture.shape[:2], name=name)
             if picture.shape[:2] != (pictures[0] if pictures else picture).shape[:2]:
                 raise DataError(
-                    name,
-                    f"{picture.shape[0]} pixels a side",
-                    f"{pictures[0].shape[0]}, as the first image has",
+                    name, f"{picture.shape[0]} pixels a side", f"{pictures[0].shape[0]}, as the first image has",
                     "Pass image_size=N (--image-size N) to bring all images to one size.",
-                )
+                )  # fmt: skip
         else:
             picture = fit_square(picture, image_size)
         if picture.ndim != (pictures[0] if pictures else picture).ndim:
             kinds = ("grey", "in colour") if picture.ndim == 2 else ("in colour", "grey")
             raise DataError(
-                name,
-                kinds[0],
-                f"{kinds[1]}, as the first image is",
+                name, kinds[0], f"{kinds[1]}, as the first image is",
                 "Pass channels=3 (--channels 3) to take all of them in colour, or 1 for grey.",
-            )
+            )  # fmt: skip
         pictures.append(picture)
     images = np.stack(pictures)
     return images[..., None] if images.ndim == 3 else images
@@ -141,11 +135,9 @@ def read_image(path: Path | io.BytesIO, *, channels: int | None = None, name: st
             with Image.open(path, formats=_FORMATS) as opened:
                 if opened.width * opened.height > _MAX_PIXELS:
                     raise DataError(
-                        name,
-                        f"{opened.width} x {opened.height}",
-                        f"at most {_MAX_PIXELS} pixels",
+                        name, f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels",
                         "Make it smaller or take it out of the folder.",
-                    )
+                    )  # fmt: skip
                 upright = ImageOps.exif_transpose(opened)
                 if upright.mode.startswith("I"):
                     deep = np.clip(np.asarray(upright).astype(np.int64), 0, 65535)
@@ -157,11 +149,9 @@ def read_image(path: Path | io.BytesIO, *, channels: int | None = None, name: st
         raise
     except Exception as error:  # decoders raise nearly anything on damaged files
         raise DataError(
-            name,
-            f"cannot be read ({type(error).__name__})",
-            "a whole PNG, JPEG or BMP image of a sane size",
+            name, f"cannot be read ({type(error).__name__})", "a whole PNG, JPEG or BMP image of a sane size",
             "Repair the file or take it out of the folder.",
-        ) from error
+        ) from error  # fmt: skip
 
 
 def list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
@@ -171,20 +161,16 @@ def list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
     files = [(entry, 0) for entry in entries if not entry.is_dir() and _is_image(entry)]
     if files and subfolders:
         raise DataError(
-            str(folder),
-            f"images and subfolders ({subfolders[0].name}, ...) side by side",
-            "a subfolder for each class, or images only",
-            "Move the images into the subfolder of their class.",
-        )
+            str(folder), f"images and subfolders ({subfolders[0].name}, ...) side by side",
+            "a subfolder for each class, or images only", "Move the images into the subfolder of their class.",
+        )  # fmt: skip
     for label, subfolder in enumerate(subfolders):
         for entry in visible(subfolder):
             if entry.is_dir():
                 raise DataError(
-                    str(entry),
-                    "a folder",
-                    "images only, inside the folder of a class",
+                    str(entry), "a folder", "images only, inside the folder of a class",
                     "Pass the folder whose subfolders are the classes.",
-                )
+                )  # fmt: skip
             if _is_image(entry):
                 files.append((entry, label))
     return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))

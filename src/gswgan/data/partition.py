@@ -115,8 +115,6 @@ def _check_shards(count: int, shards: int, what: str) -> None:
     is_int = isinstance(shards, (int, np.integer)) and not isinstance(shards, bool)
     if not is_int or not 1 <= shards <= count:
         raise DataError(
-            "shards",
-            shards,
-            f"a whole number from 1 to the number of {what}, {count}",
+            "shards", shards, f"a whole number from 1 to the number of {what}, {count}",
             "Choose fewer, larger shards (--shards).",
-        )
+        )  # fmt: skip

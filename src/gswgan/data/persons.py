@@ -73,9 +73,8 @@ def _from_lines(path: Path) -> np.ndarray:
     for number, line in enumerate(lines, start=1):
         if not line or "," in line or len(line) > MAX_ID_CHARACTERS:
             raise DataError(
-                "group_by",
-                f"{path}, line {number}",
+                "group_by", f"{path}, line {number}",
                 f"one id a line, at most {MAX_ID_CHARACTERS} characters, no commas, no empty lines",
                 "Keep only the column with the ids.",
-            )
+            )  # fmt: skip
     return np.array(lines, dtype=object)

@@ -39,11 +39,10 @@ def read_idx(path: Path) -> np.ndarray:
         start = stream.read(4)
         if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES or not 1 <= start[3] <= 3:
             raise DataError(
-                str(path),
-                start.hex(),
+                str(path), start.hex(),
                 "an idx file: two zero bytes, type 08 (bytes) or 0c (32-bit integers), 1 to 3 dimensions",
                 "Check the file, or copy it again.",
-            )
+            )  # fmt: skip
         sizes = stream.read(4 * start[3])
         if len(sizes) < 4 * start[3]:
             raise DataError(str(path), "a header cut short", "a whole idx header", "Copy the file again.")
@@ -126,11 +125,10 @@ def check_claim(path: Path, shape: tuple[int, ...], claimed: int, most: int) -> 
     """Refuse an array of `claimed` bytes where the file has room for `most`, or the machine for less."""
     if claimed > most:
         raise DataError(
-            str(path),
-            short(f"a header for shape {shape}"),
+            str(path), short(f"a header for shape {shape}"),
             f"what the file has room for: {short(claimed)} bytes are claimed, at most {most} can be there",
             "Copy the file again.",
-        )
+        )  # fmt: skip
     limit = min(
         MAX_ARRAY_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3
     )  # images are copied once

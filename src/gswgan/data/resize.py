@@ -15,11 +15,9 @@ def check_image_size(image_size: int) -> int:
     is_int = isinstance(image_size, (int, np.integer)) and not isinstance(image_size, bool)
     if not is_int or not MIN_SIDE_PIXELS <= image_size <= MAX_SIDE_PIXELS:
         raise DataError(
-            "image_size",
-            image_size,
-            f"a whole number from {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}",
+            "image_size", image_size, f"a whole number from {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS}",
             f"Choose a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels (--image-size 32).",
-        )
+        )  # fmt: skip
     return int(image_size)
 
 
@@ -27,11 +25,10 @@ def check_square(height: int, width: int, *, name: str) -> None:
     """Without `image_size` a picture must be square and of a size the networks are made for."""
     if height != width or not MIN_SIDE_PIXELS <= height <= MAX_SIDE_PIXELS:
         raise DataError(
-            name,
-            f"{height} x {width} pixels",
+            name, f"{height} x {width} pixels",
             f"square images with a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels",
             "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square.",
-        )
+        )  # fmt: skip
 
 
 def fit_square(picture: np.ndarray, image_size: int) -> np.ndarray:

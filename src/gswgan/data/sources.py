@@ -193,11 +193,9 @@ def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
     images = _find_idx(folder, split, "images-idx3-ubyte")
     if images is None:
         raise DataError(
-            str(folder),
-            f"no idx images for the {split} split",
-            f"{' or '.join(_PREFIXES[split])}-images-idx3-ubyte, plain or .gz",
-            "Check the names of the files.",
-        )
+            str(folder), f"no idx images for the {split} split",
+            f"{' or '.join(_PREFIXES[split])}-images-idx3-ubyte, plain or .gz", "Check the names of the files.",
+        )  # fmt: skip
     found = _find_idx(folder, split, "labels-idx1-ubyte") if labels else None
     return _Source(name="idx files", images=read_idx(images), labels=None if found is None else read_idx(found))
 
@@ -207,11 +205,9 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
     found = sorted(path for path in folder.iterdir() if path.name.endswith(tuple(wanted)) and path.is_file())
     if len(found) > 1:
         raise DataError(
-            str(folder),
-            [path.name for path in found],
-            f"one file that ends in {ending} for the {split} split",
+            str(folder), [path.name for path in found], f"one file that ends in {ending} for the {split} split",
             "Move the other data sets to folders of their own.",
-        )
+        )  # fmt: skip
     if found and found[0].is_symlink():
         raise DataError(str(found[0]), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")
     return found[0] if found else None
@@ -221,11 +217,9 @@ def _npz(path: Path, labels: bool) -> _Source:
     arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
-            str(path),
-            "no array `images`",
-            "arrays `images` and, where there are labels, `labels`",
+            str(path), "no array `images`", "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
-        )
+        )  # fmt: skip
     return _Source(name="npz file", images=arrays["images"], labels=arrays.get("labels"))
 
 

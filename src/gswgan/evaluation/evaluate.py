@@ -57,7 +57,7 @@ def evaluate(
     results.skipped = {name: f"{name} is left out: {why}." for name, why in reasons.items()}
     for why in dict.fromkeys(reasons.values()):
         note(f"left out: {', '.join(name for name in reasons if reasons[name] == why)}: {why}.")
-    references = References(setup.places)
+    references = References(setup.folders)
     jobs = _jobs(metrics, setup.request.seeds, results, references)
     total = sum(job.seconds for job in jobs)
     if jobs:

@@ -75,7 +75,7 @@ class EvaluationSetup:
 
     train: ImageData
     test: ImageData | None
-    places: ReferenceFolders
+    folders: ReferenceFolders
     request: Request
     samples: int
     """The size of a synthetic set."""
@@ -83,7 +83,7 @@ class EvaluationSetup:
     def basis(self, synthetic: str) -> dict[str, Any]:
         """What figures of a set with this checksum depend on besides name and seed: see `Results`."""
         return {
-            "data": self.train.name, "checksums": list(self.places.checksums), "synthetic": synthetic,
+            "data": self.train.name, "checksums": list(self.folders.checksums), "synthetic": synthetic,
             "samples": self.samples, "settings": self.request.settings, "train_size": self.request.train_size,
         }  # fmt: skip
 
@@ -123,7 +123,7 @@ class EvaluationSetup:
     @cached_property
     def classifier_seconds(self) -> float:
         """What the classifier would take to train; 0 where it is stored."""
-        if self.places.train is not None and (self.places.train / "reference-classifier-0.safetensors").is_file():
+        if self.folders.train is not None and (self.folders.train / "reference-classifier-0.safetensors").is_file():
             return 0.0
         return EPOCHS * self._scaled(_EPOCH, self.train.n)
 
@@ -131,7 +131,7 @@ class EvaluationSetup:
         """The classifier trained on the real training data."""
         if "_classifier" not in self.__dict__:
             self._classifier = cached_reference_classifier(
-                self.train, self.places.train, device=self.request.device, progress=tick
+                self.train, self.folders.train, device=self.request.device, progress=tick
             )
         return self._classifier
 
@@ -186,20 +186,20 @@ class EvaluationSetup:
         except InceptionMissing as missing:
             skipped["fid"] = str(missing).rstrip(".")
             return
-        train, test, places = self.train, self.test, self.places
+        train, test, folders = self.train, self.test, self.folders
         each = seconds_per_image(inception, train.images)
         known: list[Moments] = []
 
         def distance(images: np.ndarray, tick: Tick, folder: Path | None = None) -> Figures:
             if not known:
-                known.append(reference_moments(train.images, inception, places.train, progress=tick))
+                known.append(reference_moments(train.images, inception, folders.train, progress=tick))
             return {"fid": frechet_distance(known[0], reference_moments(images, inception, folder, progress=tick))}
 
         yield Metric(
             figures=("fid",),
             of=lambda data, _, tick: distance(data.images, tick),
             seconds=each * self.samples,
-            real=None if test is None else lambda tick: distance(test.images, tick, places.test),
+            real=None if test is None else lambda tick: distance(test.images, tick, folders.test),
             real_seconds=0.0 if test is None else each * (train.n + test.n),
             key=inception.weights_kind,
         )

@@ -38,9 +38,9 @@ def reference_folders(train: ImageData, test: ImageData | None, run: Path | None
 class References:
     """Numbers by key, for one pair of training and test set; without a place they live as long as this object."""
 
-    def __init__(self, places: ReferenceFolders) -> None:
-        self._path = None if places.both is None else places.both / "real.json"
-        self._about = " ".join((name or "none")[:16] for name in places.checksums)
+    def __init__(self, folders: ReferenceFolders) -> None:
+        self._path = None if folders.both is None else folders.both / "real.json"
+        self._about = " ".join((name or "none")[:16] for name in folders.checksums)
         self._known: dict[str, float] = {}
 
     def known(self, keys: Iterable[str]) -> dict[str, float]:

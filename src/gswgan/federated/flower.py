@@ -27,6 +27,7 @@ from gswgan.federated.server import Round, read_settings
 from gswgan.federated.trust import has_rounds
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import Note, Progress, run
+from gswgan.run.released import pick_device
 
 RECORD = "gswgan"
 """The one record of a message."""
@@ -224,7 +225,7 @@ def make_server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        folder, place = find(context), device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        folder, place = find(context), device or pick_device("auto")
         if has_rounds(folder.plan()):
             settings = read_settings(folder)
             carrier = FlowerCarrier(

@@ -124,9 +124,3 @@ def write_log(home: Path, what: str, why: str) -> None:
         path.replace(home / "log.jsonl.old")
     row = {"time": round(time.time(), 3), "what": what, "why": why[:2000]}
     append_durably(path, json.dumps(row) + "\n", mode=0o600)
-
-
-def read_log(home: Path) -> list[dict[str, object]]:
-    """The lines of a client's log since it was last put aside."""
-    path = home / "log.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
-from gswgan.evaluation.choice import choose_clients
+from gswgan.evaluation.real_data import choose_clients
 from gswgan.federated.client import Client
 from gswgan.federated.critic_plan import most_spent
 from gswgan.federated.limits import UNLIMITED

@@ -12,7 +12,7 @@ import numpy as np
 
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError
-from gswgan.evaluation.choice import choose_clients
+from gswgan.evaluation.real_data import choose_clients
 from gswgan.federated.client import SHAPE, Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap

@@ -200,11 +200,6 @@ class FedAvgGAN:
             value.copy_(tensors[name])
 
 
-def bytes_a_round(discriminator: int, generator: int) -> dict[str, int]:
-    """What travels to and from one client in a round, 4 bytes a number: both networks down, one difference up."""
-    return {"down": 4 * (discriminator + generator), "up": 4 * discriminator}
-
-
 def draft(request: PlanRequest, noise: float) -> Draft:
     """The published rounds with our networks, at this noise multiplier; small networks for tiny images."""
     facts = request.facts

@@ -1,1 +1,1 @@
-"""A release that others can check: packed with checksums, verified without any private file."""
+"""A release packed as a bundle that others can check: with checksums, and without any private file."""

@@ -23,7 +23,7 @@ from gswgan.generators.sampling import PIXELS_AT, png_bytes
 from gswgan.plan.plan import Plan
 from gswgan.release.embedding import Shapes, expected_embedding
 from gswgan.release.files import plain_size, read_plain
-from gswgan.release.finding import Finding
+from gswgan.release.verdict import Finding
 from gswgan.run.folder import RunFolder
 from gswgan.run.publish import card, draw_picture
 

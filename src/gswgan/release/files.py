@@ -1,4 +1,4 @@
-"""The files of a release: which there are, how large each may be, and how a file that nobody vouches for is read."""
+"""The files of a bundle: which there are, how large each may be, and how a file of unknown origin is read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import stat
 from pathlib import Path
 
 from gswgan.privacy.storage import MAX_JSON_BYTES, read_file
-
-MANIFEST = "manifest.json"
+from gswgan.run.folder import MANIFEST
 
 ALWAYS = ("card.md", "generator.safetensors", "ledger.jsonl", "model.json", "privacy.json", "samples.png")
-"""In every release."""
+"""In every bundle."""
 
 SOMETIMES = ("embedding.safetensors", "federation.json")
 """Where the plan has one."""
@@ -19,7 +18,7 @@ SOMETIMES = ("embedding.safetensors", "federation.json")
 PAGE = "report.html"
 """The page by `gswgan report`, where there was one when the run was packed. What it says is not checked.
 
-Nothing but these four kinds is ever packed: what is not on these lists may hold anything."""
+No other file is ever packed: it could hold anything."""
 
 MAX_BYTES = {
     MANIFEST: 2**16,
@@ -37,11 +36,6 @@ MAX_BYTES = {
 
 MAX_LINE_BYTES = 2**11
 """Bytes in a line of a ledger."""
-
-
-def is_packed(folder: Path) -> bool:
-    """Whether a folder is a packed release, to which nothing can be added."""
-    return (folder / MANIFEST).exists() and (folder / "model.json").exists()
 
 
 def plain_size(path: Path) -> int | None:

@@ -1,8 +1,7 @@
-"""`gswgan release`: the public part of a run in a folder of its own, with checksums. Same run, same bytes."""
+"""`gswgan release`: the public part of a run as a bundle with checksums. The same run gives the same bytes."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -11,18 +10,18 @@ from pathlib import Path
 from gswgan.errors import PrivacyError, RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.storage import sync_folder, write_durably
-from gswgan.release.files import ALWAYS, MANIFEST, PAGE, SOMETIMES, checksum, plain_size, read_plain
-from gswgan.run.folder import find_release, write_json
+from gswgan.release.files import ALWAYS, PAGE, SOMETIMES, checksum, plain_size, read_plain
+from gswgan.release.page import can_make_page, page_of
+from gswgan.release.verify import verify
+from gswgan.run.folder import MANIFEST, find_release, write_json
 
 
 def pack(run: Path, out: Path) -> list[str]:
-    """Copy what may be published of a finished run to the new folder `out`, with its manifest; names what was left out.
+    """Copy what may be published of a finished run to the new bundle `out`, with its manifest; names what was left out.
 
-    The folder stands under its name only after `verify` found nothing in it. Where the run has a page by `gswgan
-    report`, the page is made again from the packed files, and packed as well.
+    The bundle gets its name only after `verify` found nothing wrong in it. Where the run has a page by `gswgan
+    report`, the page is made again from the bundle, and becomes part of it.
     """
-    from gswgan.release.verify import verify
-
     folder = find_release(run)
     present = [name for name in (*ALWAYS, *SOMETIMES) if os.path.lexists(folder.release / name)]
     for name in present:
@@ -43,8 +42,8 @@ def pack(run: Path, out: Path) -> list[str]:
             write_durably(aside / name, read_plain(folder.release / name))
         about = {"plan": plan.digest(), "ledger_head": read_ledger(folder.ledger)[2]}
         _seal(aside, about)
-        if findings := verify(aside).findings:
-            raise RunError("run", str(run), "a release that can be verified", f"It cannot: {findings[0]}")
+        if findings := verify(aside, plan=plan).findings:
+            raise RunError("run", str(run), "a bundle that can be verified", f"It cannot: {findings[0]}")
         if plain_size(folder.release / PAGE) is not None and can_make_page():
             write_durably(aside / PAGE, page_of(aside))
             _seal(aside, about)
@@ -57,20 +56,7 @@ def pack(run: Path, out: Path) -> list[str]:
     return sorted(path.name for path in folder.release.iterdir() if path.name not in packed)
 
 
-def can_make_page() -> bool:
-    """Whether what `gswgan report` needs is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "matplotlib"))
-
-
-def page_of(release: Path) -> bytes:
-    """The page that `gswgan report` makes of a release."""
-    from gswgan.report.page import public_page
-    from gswgan.report.release import read_release
-
-    return public_page(read_release(release)).html.encode()
-
-
 def _seal(folder: Path, about: dict[str, str]) -> None:
-    """The manifest of all files in the folder."""
+    """Write the manifest of all files in the folder."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     write_json(folder / MANIFEST, {**about, "files": {name: checksum(folder / name) for name in names}})

@@ -1,11 +1,11 @@
-"""`gswgan verify`: what a stranger can check of a release, with no private file.
+"""`gswgan verify`: what anybody can check of a bundle, with no private file.
 
 Checks go from the outside in, and stop at the first stage that finds something: which files there are, their sizes and
 checksums, the plan, the ledger against the plan, epsilon from the ledger, and last whether weights, embedding, picture
 and card are what plan and ledger say. Whoever rebuilds everything consistently is found only by a digest that was
 published elsewhere: the manifest's, which stands for every byte, or the ledger's head, for plan and releases.
 
-UNSEEN lists what no verifier can see.
+`verdict.UNSEEN` lists what no verifier can see.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from gswgan.release.contents import wrong_contents
 from gswgan.release.embedding import expected_embedding
 from gswgan.release.files import (
     ALWAYS,
-    MANIFEST,
     MAX_BYTES,
     MAX_LINE_BYTES,
     PAGE,
@@ -42,72 +40,33 @@ from gswgan.release.files import (
     plain_size,
     read_plain,
 )
-from gswgan.release.finding import Finding
-from gswgan.release.pack import can_make_page, page_of
-from gswgan.run.folder import RunFolder, find_release
+from gswgan.release.page import can_make_page, page_of
+from gswgan.release.verdict import Finding, Verdict
+from gswgan.run.folder import MANIFEST, RunFolder, find_release
 from gswgan.run.publish import TOLERANCE, not_recomputed, privacy_statement
 
-UNSEEN = (
-    "whether noise was added at all: an embedding or weights made of exact sums look like any other;",
-    "that the noise was drawn from a key that nobody else had;",
-    "what the low bits of weights and embedding hold: whoever made the release could hide data there;",
-    "which data it was, and that nothing else about it was published;",
-    "what names and settings of the plan mean: whoever planned the run chose them.",
-)
-"""What no verifier can see."""
-
-_EDITED = "It was damaged or edited after it was packed: get the release again."
+_EDITED = "It was damaged or edited after it was packed: get the bundle again."
 _FORGED = "The files contradict each other, so at least one is not what the run wrote: do not rely on the guarantee."
-_UNREADABLE = "It was damaged or edited, and nothing that rests on it holds: get the release again."
+_UNREADABLE = "It was damaged or edited, and nothing that rests on it holds: get the bundle again."
 _UNSOUND = (GswganError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError, MemoryError, OSError)
 _LINE = {"index", "name", "attempt", "event", "previous", "digest"}
 _HEADER = {"index", "format_version", "observer", "context", "previous", "digest"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What verification found: nothing (`findings` is empty, the rest is set), or what is wrong."""
-
-    findings: tuple[Finding, ...]
-    digest: str = ""
-    head: str = ""
-    plan: Plan | None = None
-    cost: PrivacyCost | None = None
-    statement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    releases: int = 0
-    repeated: int = 0
-    page: str = ""  # what is known of the page in the release, where there is one
-
-
-def verify(path: Path, digest: str | None = None) -> Verdict:
-    """Check a packed release, and that it is the one of this digest."""
+def verify(path: Path, digest: str | None = None, *, plan: Plan | None = None) -> Verdict:
+    """Check a bundle, and that it is the one of this digest; `plan`: its plan, where the caller has parsed it."""
     if plain_size(path / MANIFEST) is None:
-        raise RunError("folder", str(path), f"a release with its {MANIFEST}", "`gswgan release RUN` packs one.")
+        raise RunError("folder", str(path), f"a bundle with its {MANIFEST}", "`gswgan release RUN` packs one.")
     if importlib.util.find_spec("dp_accounting") is None:
         raise RunError("dp-accounting", None, "an accountant to compute epsilon with", "pip install dp-accounting")
-    look = _Verifier(path, digest)
-    stages: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        (MANIFEST, look.files), ("model.json", look.the_plan), ("ledger.jsonl", look.the_ledger),
-        (MANIFEST, look.the_digest), ("privacy.json", look.the_guarantee), ("release", look.contents),
-    ]  # fmt: skip
-    for where, stage in stages:
-        try:
-            findings = tuple(stage())
-        except _UNSOUND as wrong:
-            findings = (Finding(where=where, what=f"cannot be read: {wrong}".removesuffix("."), means=_UNREADABLE),)
-        if findings:
-            return Verdict(findings=findings)
-    return Verdict(
-        findings=(), digest=look.digest, head=look.head, plan=look.plan, cost=look.cost, statement=look.statement,
-        releases=len(look.entries), repeated=sum(entry.attempt > 0 for entry in look.entries), page=look.the_page(),
-    )  # fmt: skip
+    return _Verifier(path, digest, plan).verdict()
 
 
 class _Verifier:
-    """One look at a release. Each stage may use what the stages before it have found to be sound."""
+    """The checks of one bundle. Each may use what the checks before it have found to be sound."""
 
-    def __init__(self, path: Path, expected: str | None) -> None:
-        self.path, self.expected = path, expected
+    def __init__(self, path: Path, expected: str | None, plan: Plan | None) -> None:
+        self.path, self.expected, self._parsed = path, expected, plan
         self.folder: RunFolder
         self.plan: Plan
         self.entries: list[Entry]
@@ -117,7 +76,26 @@ class _Verifier:
         self.manifest: dict[str, Any]
         self.digest = self.head = ""
 
-    def files(self) -> Iterator[Finding]:
+    def verdict(self) -> Verdict:
+        """The findings of the first check that has any."""
+        checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+            (MANIFEST, self.check_files), ("model.json", self.check_plan), ("ledger.jsonl", self.check_ledger),
+            (MANIFEST, self.check_digest), ("privacy.json", self.check_guarantee), ("bundle", self.check_contents),
+        ]  # fmt: skip
+        for where, check in checks:
+            try:
+                findings = tuple(check())
+            except _UNSOUND as wrong:
+                findings = (Finding(where=where, what=f"cannot be read: {wrong}".removesuffix("."), means=_UNREADABLE),)
+            if findings:
+                return Verdict(findings=findings)
+        repeated = sum(entry.attempt > 0 for entry in self.entries)
+        return Verdict(
+            findings=(), digest=self.digest, head=self.head, plan=self.plan, cost=self.cost, statement=self.statement,
+            releases=len(self.entries), repeated=repeated, page=self.describe_page(),
+        )  # fmt: skip
+
+    def check_files(self) -> Iterator[Finding]:
         """Only plain files that belong there, all of them, with the manifest's checksums."""
         found = set()
         for name in sorted(os.listdir(self.path)):
@@ -139,7 +117,7 @@ class _Verifier:
             yield Finding(where=MANIFEST, what="is not a manifest", means=_EDITED)
             return
         for name in sorted({*ALWAYS, *listed} - found):
-            yield Finding(where=name, what="is missing", means="The release is not whole: get it again.")
+            yield Finding(where=name, what="is missing", means="The bundle is not whole: get it again.")
         for name in sorted(found - {*listed, MANIFEST}):
             yield Finding(where=name, what="is not in the manifest", means=_smuggled("It came in later"))
         for name in sorted(found & set(listed)):
@@ -147,11 +125,12 @@ class _Verifier:
                 yield Finding(where=name, what="has another checksum than in the manifest", means=_EDITED)
         self.digest = checksum(self.path / MANIFEST)
 
-    def the_plan(self) -> Iterator[Finding]:
+    def check_plan(self) -> Iterator[Finding]:
         """A plan that is whole, has a guarantee, and is the manifest's."""
         model = yield from self._canonical("model.json")
         self.folder = find_release(self.path)
-        self.plan = Plan.from_json(model.get("plan"))  # one that was edited has another digest, and is refused
+        # A plan that was edited has another digest and is refused; one that was parsed before must be this one.
+        self.plan = Plan.from_json(model.get("plan")) if self._parsed is None else self._parsed
         self.labels = model.get("labels")
         written = {"format_version": 1, "method": self.plan.method, "labels": self.labels, "plan": self.plan.to_json()}
         if json.dumps(model) != json.dumps(written):  # in this order, every number as it is read
@@ -167,7 +146,7 @@ class _Verifier:
                 what = "is missing, and the plan has one" if name in needed else "is there, and the plan has none"
                 yield Finding(where=name, what=what, means=_FORGED)
 
-    def the_ledger(self) -> Iterator[Finding]:
+    def check_ledger(self) -> Iterator[Finding]:
         """An unbroken chain of this plan's releases: all of them, no others, repeated ones at their full cost."""
         where, plan = "ledger.jsonl", self.plan
         lines = 100 + 2 * sum(plan.releases().values())  # room for releases that were repeated after a stop
@@ -202,16 +181,16 @@ class _Verifier:
                 return
             attempts[entry.name] = entry.attempt
 
-    def the_digest(self) -> Iterator[Finding]:
+    def check_digest(self) -> Iterator[Finding]:
         """The digest that was published elsewhere."""
         if self.expected is not None and self.expected not in (self.digest, self.head):
             yield Finding(
                 where=MANIFEST,
                 what=f"has digest {self.digest}, its ledger {self.head}, not {short(self.expected, 64)}",
-                means="This is not the release that was published: it was replaced or rebuilt, however sound it looks.",
+                means="This is not the bundle that was published: it was replaced or rebuilt, however sound it looks.",
             )
 
-    def the_guarantee(self) -> Iterator[Finding]:
+    def check_guarantee(self) -> Iterator[Finding]:
         """Epsilon computed from the ledger is what privacy.json states, with everything it means nothing without."""
         planned, found = self.plan.guarantee, tally(compose(self.entries))
         assert planned is not None
@@ -233,26 +212,26 @@ class _Verifier:
                 yield from _differences("federation.json", {"format_version": 1, **both}, stated)
         yield from _differences("privacy.json", expected, self.statement)
 
-    def contents(self) -> Iterator[Finding]:
+    def check_contents(self) -> Iterator[Finding]:
         """Weights, embedding, picture and card are what plan and ledger say."""
         yield from wrong_contents(self.folder, self.plan, self.statement, self.labels)
 
-    def the_page(self) -> str:
+    def describe_page(self) -> str:
         """What is known of the page: whether this version makes the same one. Its words are not checked otherwise."""
         if PAGE not in self.manifest["files"]:
             return ""
         if not can_make_page():
             return "NOT CHECKED (jinja2 and matplotlib, which make it again, are not here): it may say anything"
         if page_of(self.path) != read_plain(self.path / PAGE):
-            return "NOT THE PAGE that this version makes of the release: other versions, or edited; it may say anything"
-        return "as this version makes it of the release"
+            return "NOT THE PAGE that this version makes of the bundle: other versions, or edited; it may say anything"
+        return "as this version makes it of the bundle"
 
     def _canonical(self, name: str) -> Generator[Finding, None, dict[str, Any]]:
         """A JSON file exactly as we write it: nothing between the lines, no key twice."""
         text = read_plain(self.path / name)
         content = json.loads(text)
         if not isinstance(content, dict) or content.get("format_version") != 1:
-            raise RunError("file", name, f"the {name} of a release, with format_version 1")
+            raise RunError("file", name, f"the {name} of a bundle, with format_version 1")
         if text != (json.dumps(content, indent=1) + "\n").encode():
             yield Finding(where=name, what="is not written as gswgan writes it", means=_EDITED)
         return content

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.api import load
 from gswgan.evaluation.debugging import GROUPS, bright_share
 from gswgan.generators.sampling import grid_png
 from gswgan.plan.plan import Plan
 from gswgan.privacy.storage import write_durably
 from gswgan.report.page import render, strip_uri
 from gswgan.run.folder import write_json
+from gswgan.run.released import load
 
 IMAGES, ROWS, COLUMNS = 2000, 10, 10
 

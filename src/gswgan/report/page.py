@@ -52,16 +52,6 @@ class Page:
         return folder / "report.html"
 
 
-def public_page(release: Release) -> Page:
-    """The page of one release, from the release alone."""
-    return _single(release, None)
-
-
-def private_page(release: Release, private: Private) -> Page:
-    """The same page with what was measured on real data."""
-    return _single(release, private)
-
-
 def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Private] | None = None) -> Page:
     """Several releases side by side, by name; with private parts also what they are worth."""
     content, figures = comparison(runs, private)
@@ -73,7 +63,8 @@ def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Priva
     return Page(html=html, figures=[*beside, *figures.values()])
 
 
-def _single(release: Release, private: Private | None) -> Page:
+def single_page(release: Release, private: Private | None = None) -> Page:
+    """The page of one release, from the release alone; with a private part also what was measured on real data."""
     charts: dict[str, Figure | None] = {"samples": sample_chart(release)}
     kernel = release.embedding is not None
     charts |= {"signal": signal_chart(release)} if kernel else {"epsilon": epsilon_chart(release)}

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.api import load
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
@@ -21,6 +20,7 @@ from gswgan.privacy.filter import with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.run.folder import RunFolder, find_release, read_json
 from gswgan.run.publish import cost_from_statement, cost_of_ledger
+from gswgan.run.released import ReleasedModel, load
 
 MAX_SHOWN_CLASSES = 20
 """Classes with samples on the page."""
@@ -46,12 +46,8 @@ class Release:
     max_detection_rate: float | None
     embedding: Embedding | None
     kept: list[int]
+    left_out: list[str]  # classes that the generator does not make
     samples: dict[int, np.ndarray]
-
-    @property
-    def left_out(self) -> list[str]:
-        """Classes that the generator does not make."""
-        return [name for label, name in enumerate(self.plan.facts.class_names) if label not in set(self.kept)]
 
 
 def release_alone(folder: RunFolder) -> RunFolder:
@@ -67,11 +63,12 @@ def read_release(path: Path) -> Release:
     folder = release_alone(find_release(path))
     if not folder.is_finished:
         raise RunError("run", str(path), "a finished run", "Its ledger is still growing: gswgan train --resume first.")
-    plan = folder.plan()
+    model = load(folder.release, device="cpu")
+    plan = model.plan
     stated = read_json(folder.privacy, "the privacy.json of a finished run")
-    cost = _checked_cost(folder, plan, stated)
+    cost = cost_of_ledger(plan, folder)
+    cost = None if cost is None else check_stated_cost(folder, cost, stated)  # None: void, whatever it states
     _, entries, head = read_ledger(folder.ledger) if cost is not None else ({}, [], "none")
-    kept, samples = _draw(folder, plan)
     void = plan.void or stated.get("void")
     covered, _ = with_repeats(plan.releases(), tally(compose(entries)))
     return Release(
@@ -85,23 +82,24 @@ def read_release(path: Path) -> Release:
         head=head,
         max_detection_rate=None if void or cost is None else max_detection_rate(covered, cost.neighbours),
         embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
-        kept=kept,
-        samples=samples,
+        kept=model.kept.tolist(),
+        left_out=model.left_out,
+        samples=_draw(model),
     )
 
 
-def _checked_cost(folder: RunFolder, plan: Plan, stated: Mapping[str, Any]) -> PrivacyCost | None:
-    cost = cost_of_ledger(plan, folder)
-    if cost is None:
-        return None  # whatever it states: `void` comes from the plan
+def check_stated_cost(folder: RunFolder, cost: PrivacyCost, stated: Mapping[str, Any]) -> PrivacyCost:
+    """The guarantee that privacy.json states, where it is not less than what the ledger costs."""
     least, found = cost.epsilon * (1 - 1e-3), (stated.get("epsilon"), stated.get("delta"))
     if type(found[0]) is not float or not found[0] >= least or found[1] != cost.delta:
         raise PrivacyError(
             f"{folder.privacy}: epsilon and delta", tuple(map(short, found)),
-            f"({least:.5g}, {cost.delta:g}), which its ledger costs",
+            f"({cost.epsilon:.5g}, {cost.delta:g}), which its ledger costs",
             "The file was damaged or edited: copy the release again.",
         )  # fmt: skip
-    return cost_from_statement(stated)
+    found_cost = cost_from_statement(stated)
+    assert found_cost is not None
+    return found_cost
 
 
 def max_detection_rate(event: Event, neighbours: str, false_alarms: float = 0.01) -> float | None:
@@ -118,13 +116,10 @@ def max_detection_rate(event: Event, neighbours: str, false_alarms: float = 0.01
     return float(min(1.0, (deltas + np.exp(epsilons) * false_alarms).min()))
 
 
-def _draw(folder: RunFolder, plan: Plan) -> tuple[list[int], dict[int, np.ndarray]]:
-    """Which classes the generator makes, and some images of each of the first: the same ones every time."""
-    model = load(folder.release, device="cpu")
-    model.sample(1, seed=0)  # says what is wrong with a damaged release
-    kept: list[int] = read_json(folder.model, "model.json")["labels"]
-    count = STRIP if plan.facts.pixels > 2000 else 2 * STRIP
-    count = 8 * STRIP if plan.facts.classes == 1 else count
-    labels = np.repeat(np.array(kept[:MAX_SHOWN_CLASSES]), count)
-    images, _ = model.sample(len(labels), labels, seed=0)
-    return kept, dict(zip(kept[:MAX_SHOWN_CLASSES], np.split(images, len(labels) // count)))
+def _draw(model: ReleasedModel) -> dict[int, np.ndarray]:
+    """Some images of each of the first classes that the generator makes: the same ones every time."""
+    facts, kept = model.plan.facts, model.kept[:MAX_SHOWN_CLASSES]
+    count = STRIP if facts.pixels > 2000 else 2 * STRIP
+    count = 8 * STRIP if facts.classes == 1 else count
+    images, _ = model.sample(count * len(kept), np.repeat(kept, count), seed=0)
+    return dict(zip(kept.tolist(), np.split(images, len(kept))))

@@ -215,6 +215,15 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
     return content
 
 
+MANIFEST = "manifest.json"
+"""In a bundle of `gswgan release`: it names every file that belongs to the bundle."""
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder is a bundle of `gswgan release`, to which nothing can be added."""
+    return (folder / MANIFEST).exists() and (folder / "model.json").exists()
+
+
 def find_release(path: Path) -> RunFolder:
     """The run at `path`, which may be the run folder or a copy of its release folder alone."""
     if (path / "release" / "model.json").exists():

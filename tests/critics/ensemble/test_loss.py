@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from ensembles import threads  # noqa: F401
 from torch import Tensor
 
 from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
@@ -25,15 +26,6 @@ SMALL = CriticShape(image_size=8, channels=1, classes=4, width=4)
 COLOUR = CriticShape(image_size=13, channels=3, classes=1, width=3)
 PAPER = CriticShape(image_size=28, channels=1, classes=10, width=3)
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # real, labels, fake, labels, mix
-
-
-@pytest.fixture(autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread unless a test asks for another number: there is too little here to share out."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(getattr(request, "param", 1))
-    yield
-    torch.set_num_threads(before)
 
 
 def draw_batch(shape: CriticShape, critics: int, batch: int, dtype: torch.dtype) -> Batch:
@@ -190,8 +182,9 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("threads", "dtype"), [(1, torch.float32), (2, torch.float32), (1, torch.bfloat16)], indirect=["threads"], ids=str
+)  # bfloat16 convolutions are float32 ones on a CPU
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_critic_is_the_same_to_the_last_bit_whoever_else_is_there(stack: str, dtype: torch.dtype) -> None:
     check_bits(*STACKS[stack], device="cpu", compute_dtype=dtype)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_ensemble import BATCH, Fakes, critic_state, make, same
+from ensembles import BATCH, Fakes, critic_state, make, same
 from test_warm_start import WARM, Memory, warmed
 
 from conftest import tiny_images

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gswgan.audit.one_run import OneRun, best_bound
 from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
@@ -31,6 +30,7 @@ from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
+from one_run import OneRun, best_bound
 
 ERROR = 0.05
 """All white-box bounds together, and all black-box bounds together, are wrong with at most this probability."""

@@ -1,0 +1,112 @@
+"""Real data as the command line, a client's configuration or the source of a run names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gswgan.data import ImageData, ImageStream, keep_clients, open_stream
+from gswgan.data import load_data as load_all
+from gswgan.data.sources import NAMES
+from gswgan.errors import DataError
+from gswgan.evaluation.reference_classifier import ReferenceClassifier
+
+NO_CHOICE_OF_PERSONS: dict[str, None] = {
+    "group_by": None, "min_records": None, "accuracy": None, "reference_classifier": None,
+}  # fmt: skip
+"""Laid over the source of a run: the same data without named persons, and without a choice of them."""
+
+
+def load_data(
+    *,
+    min_records: int | None = None,
+    accuracy: str | None = None,
+    reference_classifier: str | None = None,
+    split: str = "train",
+    **where: Any,
+) -> ImageData:
+    """`gswgan.data.load_data`, without the records of the clients that the options leave out.
+
+    The options are those of `choose_clients`. Clients are chosen in the training part only: nobody is left out of a
+    held-out part.
+    """
+    data = load_all(split=split, **where)
+    if split != "train":
+        return data
+    data = choose_clients(data, min_records=min_records, accuracy=accuracy, reference_classifier=reference_classifier)
+    if not data.n:
+        raise DataError("clients", "none that belongs", "at least one", "Loosen --min-records or --accuracy.")
+    return data
+
+
+def open_data(**where: Any) -> ImageData | ImageStream:
+    """A folder of many files as a stream, where no persons are asked for; any other data in memory."""
+    wanted = {name: where[name] for name in ("spec", "classes", "image_size", "channels", "labels") if name in where}
+    by_person = any(where.get(name) is not None for name in NO_CHOICE_OF_PERSONS)
+    stream = None if by_person or where["spec"] in ("", *NAMES) else open_stream(**wanted)
+    return load_data(**where) if stream is None else stream
+
+
+def load_held_out(train: ImageData, test_data: str | None = None, **where: Any) -> ImageData | None:
+    """What is held out of the source that `train` came from, or of `test_data`; None where there is nothing."""
+    where |= NO_CHOICE_OF_PERSONS
+    try:
+        test = load_data(**where | {"spec": test_data or where["spec"]}, split="test")
+    except DataError:
+        if test_data is not None:
+            test = load_data(**where | {"spec": test_data})  # a file or folder that is held out as a whole
+        elif where["spec"] in NAMES:
+            raise
+        else:
+            return None
+    if test.images.shape[1:] != train.images.shape[1:] or test.labelled != train.labelled:
+        raise DataError(
+            "test-data", f"images {test.images.shape[1:]}, labels: {test.labelled}",
+            f"images {train.images.shape[1:]}, labels: {train.labelled}, as the training data has",
+        )  # fmt: skip
+    return test
+
+
+def choose_clients(
+    data: ImageData,
+    *,
+    min_records: int | None = None,
+    accuracy: str | None = None,
+    reference_classifier: str | None = None,
+) -> ImageData:
+    """Without the records of clients that do not belong; each client is compared with constants, by itself.
+
+    `accuracy` is FROM..TO, `reference_classifier` the file of a classifier trained on public data.
+    """
+    if min_records is None and accuracy is None and reference_classifier is None:
+        return data
+    return keep_clients(
+        data,
+        min_records=1 if min_records is None else min_records,
+        accuracy=None if accuracy is None else _range(accuracy),
+        accuracy_of=None if reference_classifier is None else _classifier(Path(reference_classifier), data).accuracy,
+    )
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        return float(low or 0), float(high or 1)
+    except ValueError:
+        raise DataError("accuracy", text, "FROM..TO within 0 to 1", "Pass --accuracy 0.939..1, say.") from None
+
+
+def _classifier(path: Path, data: ImageData) -> ReferenceClassifier:
+    """The saved classifier, if it is one for this data."""
+    expected = "the file of a classifier (`gswgan reference-classifier`)"
+    if not path.is_file():
+        raise DataError("reference_classifier", str(path), expected, "Check the path (--reference-classifier).")
+    classifier = ReferenceClassifier.load(path)
+    wanted = (data.channels, data.image_size, data.classes)
+    found = (classifier.facts.channels, classifier.facts.image_size, classifier.facts.classes)
+    if found != wanted:
+        found_text, expected = f"channels, side, classes {found}", f"{wanted}, as the data has"
+        raise DataError("reference_classifier", found_text, expected, "Train it on data of this kind.")
+    return classifier
