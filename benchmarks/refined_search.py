@@ -35,9 +35,9 @@ from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.generators.sampling import draw_images, save_grid
-from gswgan.methods import refined
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, read_plan, refined
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
 from record import record
@@ -62,7 +62,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def make_plans(options: argparse.Namespace) -> None:
     """Variants as saved plans, the noise calibrated."""
-    usual, share = refined.recipe, refined.SHARE
+    usual, share = refined.sizes, refined.SHARE
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.variants.split(","):
         changes: dict[str, Any] = {}
@@ -71,13 +71,13 @@ def make_plans(options: argparse.Namespace) -> None:
         if options.changes:
             changes |= json.loads(options.changes)
         refined.SHARE = changes.pop("share", share)
-        refined.recipe = lambda facts, device, changes=changes: dataclasses.replace(usual(facts, device), **changes)
+        refined.sizes = lambda facts, device, changes=changes: dataclasses.replace(usual(facts, device), **changes)
         facts = Facts.of(gswgan.load_data(options.data))
         plan = make_plan(facts, preset="refined", epsilon=options.epsilon, device="cuda", seed=options.seed)
         plan.save(options.out / f"{options.data}-{options.tag}{name}.json")
         assert plan.privacy is not None
         print(f"{name}: noise {plan.privacy.noise_std:.4g}, kernel's {plan.critic.noise_std:.4g}", flush=True)
-        refined.recipe, refined.SHARE = usual, share
+        refined.sizes, refined.SHARE = usual, share
 
 
 class Judge:
@@ -156,7 +156,7 @@ def start_key(plan: Plan) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    plans = {path.stem: Plan.load(path) for path in options.plans}
+    plans = {path.stem: read_plan(path) for path in options.plans}
     judges: dict[str, Judge] = {}
     for _, group in itertools.groupby(plans.items(), key=lambda item: start_key(item[1])):
         found = list(group)

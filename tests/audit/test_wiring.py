@@ -14,8 +14,8 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed, made_facts
 from gswgan.audit.worst_case import observe_ensemble
 from gswgan.errors import AuditError
+from gswgan.methods import make_plan
 from gswgan.methods import method as wiring
-from gswgan.plan.make import make_plan
 from gswgan.privacy import GaussianMechanism, Ledger, Sampled, VoteMechanism
 from gswgan.privacy.participation import draw_participants
 

@@ -12,22 +12,22 @@ from rounds import people
 
 from gswgan.data import ImageData, clients
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import make_critic_plan, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
 from gswgan.federated.server import create_run
-from gswgan.federated.trust import trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.trust import make_federated_plan, most_spent, trust_of
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 
 DATA = people()
 CPU = torch.device("cpu")
-_make_plan = functools.cache(make_critic_plan)
+_make_plan = functools.cache(make_federated_plan)
 
 
 def critic_plan(data: ImageData = DATA, **options: Any) -> Plan:
     """By the real planner, made small where no guarantee depends on it."""
-    options.setdefault("rounds", 5)
+    options = {"preset": "ensemble", "rounds": 5, **options}
     warm_start = options.pop("warm_start", 0)
     plan = _make_plan(Facts.of(data), **options)
     return dataclasses.replace(

@@ -24,7 +24,8 @@ from gswgan.federated.memory import MAX_LOG_BYTES, Cap, Memory, write_log
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.mechanism import GRID_BITS
 
@@ -207,11 +208,9 @@ def test_the_limits_are_the_sites_own_and_let_all_presets_pass(tmp_path: Path):
         data="writers", records=539, persons=539, classes=10, class_names=tuple("0123456789"), labelled=True,
         image_size=28, channels=1,
     )  # fmt: skip
-    from gswgan.federated.critic_plan import make_critic_plan
-
     Limits().check(make_federated_plan(mnist))
-    Limits().check(make_critic_plan(mnist))
-    Limits().check(make_critic_plan(mnist, preset="paper-federated", trust="untrusted-server"))
+    Limits().check(make_federated_plan(mnist, preset="ensemble"))
+    Limits().check(make_federated_plan(mnist, preset="paper-federated", trust="untrusted-server"))
     with pytest.raises(FederationError, match="above 0"):
         Limits(memory=0)
 

@@ -25,7 +25,6 @@ from gswgan.federated.memory import Cap, Memory
 from gswgan.federated.messages import Batch, answer, pack, question, read_batch, unpack
 from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
 from gswgan.federated.server import create_run
-from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
@@ -58,11 +57,11 @@ class Answers:
 
 def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
     folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
-    context = RunContext(
-        plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
+    context = folder.context(
+        plan, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
     )  # fmt: skip
-    made = RemoteCritics(context, NAMES, carrier)
+    made = RemoteCritics(folder, context, NAMES, carrier)
     made.prepare(None)
     return made
 

@@ -8,9 +8,9 @@ import torch
 from critic_rounds import DATA, critic_plan
 
 from gswgan.errors import FederationError
-from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.messages import Batch, pack, pool_size, question, read_batch, unpack
-from gswgan.plan.plan import Facts
+from gswgan.federated.trust import make_federated_plan
+from gswgan.plan.facts import Facts
 from gswgan.privacy.mechanism import GRID_BITS
 
 FACTS = Facts.of(DATA)
@@ -34,9 +34,9 @@ def test_fakes_travel_as_8_bit_images_and_are_read_as_they_were_sent():
 @pytest.mark.parametrize("published", [True, False])
 def test_answers_take_as_few_bytes_as_hold_every_entry_that_is_accepted(published: bool):
     if published:  # noise of 2.14 C an entry
-        plan = make_critic_plan(FACTS, preset="paper-federated", trust="untrusted-server", rounds=3)
+        plan = make_federated_plan(FACTS, preset="paper-federated", trust="untrusted-server", rounds=3)
     else:
-        plan = make_critic_plan(FACTS, trust="untrusted-server", rounds=3, epsilon=1)
+        plan = make_federated_plan(FACTS, preset="ensemble", trust="untrusted-server", rounds=3, epsilon=1)
     most = int(2**GRID_BITS * (1 + 12 * plan.privacy.noise_std / plan.privacy.clip_norm))
     grid = np.zeros((plan.privacy.rows, FACTS.pixels), np.int64)
     grid[:, 0] = [most if row % 2 else -most for row in range(plan.privacy.rows)]

@@ -10,12 +10,14 @@ import pytest
 from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
 
 from gswgan.errors import PlanError, RunError
-from gswgan.federated.critic_plan import advice, answer_event, make_critic_plan, most_spent, statement
 from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
 from gswgan.federated.server import Round, create_run
-from gswgan.federated.trust import trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.statement import advice, observers
+from gswgan.federated.trust import answer_event, make_federated_plan, most_spent, trust_of
+from gswgan.methods import read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.ledger import read_ledger
@@ -48,14 +50,14 @@ def test_an_untrusted_server_is_promised_one_client_replaced_and_no_amplificatio
     privacy, bound = plan.privacy, 2 * plan.privacy.clip_norm * math.sqrt(plan.privacy.rows)
     assert (privacy.neighbours, privacy.observer, privacy.sampling) == ("replace-one", "server", "all")
     assert exact(plan, bound, 5) == pytest.approx(10, rel=2e-3)
-    many = make_critic_plan(WRITERS, trust="untrusted-server", epsilon=10, rounds=5)
+    many = make_federated_plan(WRITERS, preset="ensemble", trust="untrusted-server", epsilon=10, rounds=5)
     assert many.privacy.sampling == "all"  # however many they are
     with pytest.raises(PlanError, match="rate"):
-        make_critic_plan(WRITERS, trust="untrusted-server", rate=0.5)
+        make_federated_plan(WRITERS, preset="ensemble", trust="untrusted-server", rate=0.5)
 
 
 def test_many_clients_take_part_by_secret_coins_and_their_own_budgets_do_not_rely_on_them():
-    plan = make_critic_plan(WRITERS, epsilon=10, rounds=20)
+    plan = make_federated_plan(WRITERS, preset="ensemble", epsilon=10, rounds=20)
     event = plan.privacy.event
     assert isinstance(event, Sampled)
     assert event.rate == plan.privacy.rate == 0.1
@@ -63,12 +65,12 @@ def test_many_clients_take_part_by_secret_coins_and_their_own_budgets_do_not_rel
     assert answer_event(plan) == event.event
     assert most_spent(plan) == pytest.approx(exact(plan, event.event.sensitivity, 20))
     assert most_spent(plan) > 2 * plan.guarantee.epsilon
-    told = statement(plan, [event] * 20)
+    told = observers(plan, [event] * 20)
     assert [cost["neighbours"] for cost in told["guarantees"]] == ["zeroed", "replace-one"]
     zeroed, replaced = (cost["epsilon"] for cost in told["guarantees"])
     assert zeroed == plan.guarantee.epsilon
     assert zeroed < replaced < most_spent(plan) * 2.5
-    again = statement(plan, [*[event] * 20, event.event])  # a release that had to be repeated, without its coins
+    again = observers(plan, [*[event] * 20, event.event])  # a release that had to be repeated, without its coins
     assert again["guarantees"][0]["epsilon"] > zeroed
 
 
@@ -82,7 +84,7 @@ def test_the_advice_says_how_many_clients_it_takes():
 @pytest.fixture(scope="module")
 def published() -> Plan:
     """The paper's federated run: 866 clients, 30,000 rounds."""
-    return make_critic_plan(
+    return make_federated_plan(
         Facts(
             data="emnist", records=866, persons=866, classes=36, class_names=tuple(map(str, range(36))), labelled=True,
             image_size=28, channels=1,
@@ -100,14 +102,14 @@ def test_the_papers_federated_run_states_its_claim_and_what_holds(published: Pla
     assert published.privacy.noise_std == 2.14 * published.privacy.clip_norm
     assert isinstance(published.privacy.event, DrawnOne)
     assert (published.critic.fakes_per_step, published.critic.updates, published.critic.warm_start) == ("one", 5, 2000)
-    assert Plan.from_json(published.to_json()) == published
+    assert read_plan(published.to_json()) == published
     assert most_spent(published) == published.guarantee.epsilon
 
 
 def test_the_papers_federated_run_fixes_its_noise_and_its_trust():
     for options in ({"trust": "trusted-aggregator"}, {"epsilon": 10}, {"rate": 1.0}):
         with pytest.raises(PlanError, match="untrusted server"):
-            make_critic_plan(WRITERS, preset="paper-federated", **{"trust": "untrusted-server", **options})
+            make_federated_plan(WRITERS, preset="paper-federated", **{"trust": "untrusted-server", **options})
 
 
 def test_in_the_papers_run_one_client_answers_a_round(tmp_path: Path):

@@ -18,11 +18,11 @@ from gswgan.cli.main import app
 from gswgan.data import clients
 from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import answer_event, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.site import client_of
+from gswgan.federated.trust import answer_event, most_spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant
 from gswgan.privacy.events import Repeated

@@ -46,7 +46,7 @@ from gswgan.federated.node import (
 )
 from gswgan.federated.server import create_run
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from loopback import Federation, wait
 

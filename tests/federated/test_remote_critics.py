@@ -20,7 +20,6 @@ from gswgan.federated.client_answers import CriticAtClient, Work
 from gswgan.federated.remote_critics import InProcess, RemoteCritics
 from gswgan.federated.server import create_run
 from gswgan.generators.generator import Generator
-from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
@@ -120,11 +119,11 @@ def _both(root: Path, plan: Plan) -> tuple[Ensemble, RunFolder, RemoteCritics, R
         client.start = {key: value[k : k + 1] for key, value in start.items()}
         client.streams = _Member(secret, k, count)
     folder = create_run(root / "federated", plan, DATA.person_ids, 600)
-    context = RunContext(
-        plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
+    context = folder.context(
+        plan, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
     )  # fmt: skip
-    remote = RemoteCritics(context, list(everybody), InProcess(everybody))
+    remote = RemoteCritics(folder, context, list(everybody), InProcess(everybody))
     remote.prepare(None)
     return central, central_folder, remote, folder
 

@@ -22,7 +22,7 @@ from gswgan.errors import PlanError, PrivacyError, StorageError
 from gswgan.federated import server as module
 from gswgan.federated.messages import answer, pack, question, shape_of
 from gswgan.federated.server import Round, create_run
-from gswgan.federated.trust import sum_noise
+from gswgan.plan.defaults import sum_noise
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.folder import RunFolder

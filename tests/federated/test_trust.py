@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from gswgan.errors import PlanError
-from gswgan.federated.trust import advice, enough_clients, in_relation, make_federated_plan, observers, spent, trust_of
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.statement import advice, clients_needed, kernel_noise, observers
+from gswgan.federated.trust import in_relation, make_federated_plan, spent, trust_of
+from gswgan.methods import make_plan, plan_from_table
+from gswgan.plan.facts import Facts
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.events import Gaussian
 
@@ -91,11 +92,13 @@ def test_relations_convert_by_a_factor_of_two_either_way():
 def test_the_advice_counts_clients_by_the_law_of_each_noise():
     for trust, power in (("trusted-aggregator", 1.0), ("untrusted-server", 0.5)):
         plan = make_federated_plan(WRITERS, trust=trust, epsilon=10, delta=1e-4)
-        needed = enough_clients(plan.facts, plan.privacy)
+        needed = clients_needed(539, kernel_noise(WRITERS, plan.privacy), plan.privacy)
         there = dataclasses.replace(WRITERS, persons=needed, records=max(needed, 60_000))
         ratio = math.sqrt(math.e * 784) * plan.privacy.noise_std * 10 / needed**power
         assert ratio == pytest.approx(0.3, rel=2e-2)
-        assert enough_clients(there, plan.privacy) == pytest.approx(needed, rel=1e-2)
+        assert clients_needed(needed, kernel_noise(there, plan.privacy), plan.privacy) == pytest.approx(
+            needed, rel=1e-2
+        )
     assert f"{needed:,}" in advice(plan)
     assert needed > 90_000  # 539 clients of an untrusted server are far too few
 
@@ -113,7 +116,7 @@ def test_what_was_measured_is_the_recipe_of_today(name: str):
     measured = json.loads((RESULTS / f"federated-{name}-h200.json").read_text())
     assert (measured["plan"]["format_version"], measured["plan"]["preset"]) == (4, "default")  # before its new name
     fields = {key: value for key, value in measured["plan"].items() if key not in ("format_version", "digest")}
-    plan = Plan.from_table({**fields, "preset": "kernel"})
+    plan = plan_from_table({**fields, "preset": "kernel"})
     today = make_federated_plan(plan.facts, epsilon=int(name.rpartition("eps")[2]), delta=1e-4, device="cuda")
     assert plan.guarantee.epsilon == pytest.approx(today.guarantee.epsilon, rel=1e-9)
     assert dataclasses.replace(plan, guarantee=today.guarantee) == today

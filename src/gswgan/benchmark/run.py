@@ -28,9 +28,10 @@ from gswgan.evaluation.real_data import load_data, load_held_out
 from gswgan.evaluation.references import reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
+from gswgan.methods import make_plan
 from gswgan.plan.defaults import TINY
-from gswgan.plan.make import make_plan, plan_warnings
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import plan_warnings
 from gswgan.plan.settings import check_epsilon, check_whole
 from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.run import loop

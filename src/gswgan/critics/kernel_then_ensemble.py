@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.distributed import DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
@@ -49,7 +50,7 @@ class KernelThenEnsembleSettings(KernelStart):
     ensemble: EnsembleSettings
 
 
-class KernelThenEnsemble:
+class KernelThenEnsemble(Critic):
     """The kernel critic for the first steps, the ensemble for those that follow."""
 
     def __init__(

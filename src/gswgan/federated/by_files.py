@@ -22,11 +22,10 @@ import safetensors.numpy
 
 from gswgan.errors import FederationError, GswganError, printable
 from gswgan.federated.client import Client
-from gswgan.federated.memory import Memory
 from gswgan.federated.messages import MAX_PLAN_CHARACTERS, Fields, answer, shape_of
 from gswgan.federated.messages import read_plan as read_question
 from gswgan.federated.server import Round
-from gswgan.federated.trust import check_cost, spent, trust_of
+from gswgan.federated.trust import check_cost
 from gswgan.plan.plan import Plan
 from gswgan.privacy.storage import create_durably, named_by_user, read_file
 
@@ -44,33 +43,6 @@ def read_plan(path: Path) -> Plan:
     plan = read_question({"plan": raw.decode(errors="replace")})
     check_cost(plan)
     return plan
-
-
-def who_learns_what(plan: Plan, client: Client) -> list[str]:
-    """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
-    assert plan.privacy is not None
-    assert plan.guarantee is not None
-    memory, how = Memory.read(client.home), {"zeroed": "zeroed", "replace-one": "replaced"}[plan.privacy.neighbours]
-    epsilon = (
-        f"epsilon {check_cost(plan) or plan.guarantee.epsilon:.4g} at delta {plan.privacy.delta:g} for one site {how}"
-    )
-    if trust_of(plan) == "trusted-aggregator":
-        lines = [
-            "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",
-            f"public:    {epsilon}, if the operator adds the noise and publishes nothing else.",
-        ]
-    else:
-        lines = [
-            f"operator:  {epsilon}. It gets this site's class sums with this site's own noise.",
-            "public:    the same; it sees no more than the operator.",
-        ]
-    cap, so_far = memory.cap, memory.spent
-    total = spent((*memory.events, plan.privacy.event), neighbours=cap.neighbours, delta=cap.delta)
-    return [
-        *lines,
-        f"this site: epsilon {so_far:.4g} spent so far, {total:.4g} with one more answer, of {cap.epsilon:g} "
-        f"at delta {cap.delta:g}",
-    ]
 
 
 def write_answer(path: Path, client: Client, plan: Plan) -> None:

@@ -25,12 +25,12 @@ import numpy as np
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, GswganError
 from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, Work
-from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
-from gswgan.federated.trust import Trust, check_cost, trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import Repeated
@@ -126,13 +126,12 @@ class Client:
     @contextmanager
     def _prepared(self, plan: Plan, name: str) -> Iterator[Work]:
         """All that the answer `name` takes. A plan that is refused leaves no folder, and so no key."""
-        assert plan.privacy is not None
         folder = self._place(plan)
         self._limits.check(plan)
         if all(entry.name != name for entry in recorded(folder / "ledger.jsonl")):  # a repeated one is counted there
             memory = Memory.read(self.home)
             memory.cap.check((*memory.events, answer_event(plan)))
-        is_new, total = not folder.exists(), Repeated(event=answer_event(plan), times=plan.privacy.releases)
+        is_new, total = not folder.exists(), Repeated(event=answer_event(plan), times=plan.sums.releases)
         try:
             if is_new:
                 folder.mkdir(mode=0o700)

@@ -30,9 +30,8 @@ from gswgan.critics.kernel.embedding import person_row
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
-from gswgan.federated.critic_plan import answer_event
 from gswgan.federated.messages import Batch, pack, shape_of
-from gswgan.federated.trust import trust_of, weight_of_counts
+from gswgan.federated.trust import answer_event, trust_of, weight_of_counts
 from gswgan.generators.generator import Generator
 from gswgan.plan.plan import Plan
 from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
@@ -72,8 +71,7 @@ class Answer(Protocol):
 
 def sanitize(plan: Plan, name: str, rows: Tensor, work: Work) -> bytes:
     """Clip rows [1, R, W] and record them; with an untrusted server, add the noise. Nothing is sent here."""
-    assert plan.privacy is not None
-    bound, event = plan.privacy.contribution, answer_event(plan)
+    bound, event = plan.sums.contribution, answer_event(plan)
     if trust_of(plan) == "trusted-aggregator":
         grid = clip_to_grid(rows, bound.clip_norm)[0].numpy()
         announce(name, grid, bound, event, work.ledger, work.secret)
@@ -98,7 +96,7 @@ class SumsAtClient:
     def make(self, work: Work) -> bytes:
         """The class sums; zeros where they cannot be computed."""
         plan = self._plan
-        features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
+        features = RandomFeatures(plan.critic.kernel_settings, plan.facts.channels, plan.facts.image_size, CPU)
         try:
             row = person_row(work.data, features, weight_of_counts(plan))
         except Exception as wrong:  # whether there is an answer must not depend on the records
@@ -113,9 +111,8 @@ class CriticAtClient:
     """D(.; theta_D^k) of one client in one round: kept on the disk from round to round."""
 
     def __init__(self, folder: Path, plan: Plan, batch: Batch) -> None:
-        assert plan.privacy is not None
         self._plan, self._batch = plan, batch
-        self.name, self.is_last = f"step {batch.number}", batch.number + 1 == plan.privacy.releases
+        self.name, self.is_last = f"step {batch.number}", batch.number + 1 == plan.sums.releases
         self._kept = Checkpoint(folder / "critic.safetensors", plan.digest())
         self._warm = Checkpoint(folder / "warm_start.safetensors", plan.digest())
 
@@ -160,23 +157,22 @@ class CriticAtClient:
 
     def critic(self, work: Work) -> Ensemble:
         """An ensemble of one. Its initial weights are the client's own: hidden state, as its warm start is."""
-        plan, facts = self._plan, self._plan.facts
-        assert plan.privacy is not None
+        plan, facts, settings = self._plan, self._plan.facts, self._plan.critic.ensemble_settings
         warm = WarmStart(
-            iterations=plan.critic.warm_start,
+            iterations=settings.warm_start,
             generator=plan.generator,
             learning_rate=plan.optimizer.learning_rate,
             betas=plan.optimizer.betas,
             store=self._warm,
         )
         shape = CriticShape(
-            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+            image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=settings.width
         )
         mechanism = GaussianMechanism(
-            contribution=plan.privacy.contribution, event=answer_event(plan), ledger=work.ledger, streams=work.secret
+            contribution=plan.sums.contribution, event=answer_event(plan), ledger=work.ledger, streams=work.secret
         )
         return Ensemble(
-            plan.critic, shape, mechanism, count=1, public=work.secret, batches=BatchStreams(work.secret), device=CPU,
+            settings, shape, mechanism, count=1, public=work.secret, batches=BatchStreams(work.secret), device=CPU,
             warm_start=warm if warm.iterations else None,
         )  # fmt: skip
 

@@ -23,8 +23,7 @@ from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.storage import append_durably, drop_torn_tail
-from gswgan.run.budget_entry import Entered
-from gswgan.run.folder import read_json
+from gswgan.run.folder import Entered, read_json
 
 MAX_LOG_BYTES = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""
@@ -85,9 +84,8 @@ class CappedLedger(Ledger):
 
     def __init__(self, home: Path, path: Path, plan: Plan, entered: Entered | None = None) -> None:
         """`entered`: into the client's budget, which may refuse an answer that repeats one."""
-        assert plan.privacy is not None
         super().__init__(
-            path, observer=plan.privacy.observer, context=plan.digest(),
+            path, observer=plan.sums.observer, context=plan.digest(),
             journal=path.with_name("journal.jsonl") if entered is None else entered.journal,
             before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
         )  # fmt: skip

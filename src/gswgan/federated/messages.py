@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gswgan.errors import FederationError, short
 from gswgan.federated.trust import has_rounds, trust_of
+from gswgan.methods import read_plan as parse_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
 
@@ -74,7 +75,7 @@ class Batch:
 
 def pool_size(plan: Plan) -> int:
     """How many fakes a critic learns from in a round: what the ensemble asks of its generator."""
-    size, classes = plan.critic.learning_batch, plan.facts.classes
+    size, classes = plan.critic.ensemble_settings.learning_batch, plan.facts.classes
     return int(classes * max(2, min(size, max(8, 2 * math.ceil(size / classes)))))
 
 
@@ -101,7 +102,7 @@ def read_plan(fields: Fields) -> Plan:
 @functools.lru_cache(maxsize=4)
 def _parse(text: str) -> Plan:
     """Once per process: a client is asked with the same plan in every round."""
-    return Plan.from_json(json.loads(text))
+    return parse_plan(json.loads(text))
 
 
 def read_batch(plan: Plan, fields: Fields) -> Batch | None:
@@ -111,14 +112,13 @@ def read_batch(plan: Plan, fields: Fields) -> Batch | None:
     """
     if not has_rounds(plan):
         return None
-    assert plan.privacy is not None
     facts, pool = plan.facts, pool_size(plan)
     number, images, labels = (fields.get(name) for name in ("round", "images", "labels"))
     if not isinstance(number, str) or not number.isascii() or not number.isdigit() or len(number) > 7:
         raise FederationError("round", short(number), "the number of a round")
-    if int(number) >= plan.privacy.releases:
-        raise FederationError("round", int(number), f"below {plan.privacy.releases}, as planned")
-    shape = (pool + plan.privacy.rows, facts.channels, facts.image_size, facts.image_size)
+    if int(number) >= plan.sums.releases:
+        raise FederationError("round", int(number), f"below {plan.sums.releases}, as planned")
+    shape = (pool + plan.sums.rows, facts.channels, facts.image_size, facts.image_size)
     if not isinstance(images, bytes) or not isinstance(labels, bytes):
         raise FederationError("fakes", type(images).__name__, "bytes")
     if (len(images), len(labels)) != (math.prod(shape), 2 * shape[0]):
@@ -134,9 +134,10 @@ def read_batch(plan: Plan, fields: Fields) -> Batch | None:
 
 def shape_of(plan: Plan) -> tuple[int, int]:
     """Rows and columns of an answer: features and count of every class, or the pixels of every judged fake."""
-    assert plan.privacy is not None
     facts = plan.facts
-    return plan.privacy.rows, facts.pixels if has_rounds(plan) else facts.classes * (int(plan.critic.features) + 1)
+    return plan.sums.rows, facts.pixels if has_rounds(plan) else facts.classes * (
+        plan.critic.kernel_settings.features + 1
+    )
 
 
 def answer(client: str, plan: Plan, raw: bytes, number: int | None = None) -> dict[str, str | bytes]:
@@ -166,8 +167,7 @@ def raw_of(fields: Fields, number: int | None) -> object:
 
 def _largest(plan: Plan) -> float:
     """The largest number of an answer: clipped, or with as much noise as there can be."""
-    assert plan.privacy is not None
-    noise = plan.privacy.noise_std / plan.privacy.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
+    noise = plan.sums.noise_std / plan.sums.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
     return float(2.0**GRID_BITS * (1 + FAR * noise))
 
 
@@ -186,7 +186,6 @@ def unpack(raw: object, plan: Plan) -> NDArray[np.int64]:
 
     A clipped row has norm at most the clip norm, exactly. A noisy one is bounded by what noise can do.
     """
-    assert plan.privacy is not None
     kind, shape = _type(plan), shape_of(plan)
     if not isinstance(raw, bytes):
         raise FederationError("answer", type(raw).__name__, "bytes")
@@ -195,7 +194,7 @@ def unpack(raw: object, plan: Plan) -> NDArray[np.int64]:
     grid = np.frombuffer(raw, kind).astype(np.int64).reshape(shape)
     if trust_of(plan) == "trusted-aggregator":
         if not bool(fits_grid(torch.from_numpy(grid)).all()):
-            raise FederationError("answer", "a row that is too long", f"norm at most {plan.privacy.clip_norm:g}")
+            raise FederationError("answer", "a row that is too long", f"norm at most {plan.sums.clip_norm:g}")
     elif not bool((np.abs(grid.astype(np.float64)) <= _largest(plan)).all()):
         raise FederationError("answer", "a number that is too large", "a clipped number with its noise")
     return grid

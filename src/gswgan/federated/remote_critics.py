@@ -18,14 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.federated.answers import Answers, known_nodes
-from gswgan.federated.critic_plan import statement
 from gswgan.federated.messages import Batch, Fields, pool_size, question, read_batch, shape_of
 from gswgan.federated.server import read_settings
+from gswgan.federated.statement import observers
 from gswgan.federated.trust import trust_of
 from gswgan.generators.generator import Generator
-from gswgan.methods.method import RunContext
+from gswgan.plan.context import RunContext
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants
 from gswgan.privacy.storage import read_file, write_durably
@@ -72,25 +73,22 @@ def run_rounds(
     clients = read_settings(folder)["clients"]
     ended = run(
         folder, None, device=device, progress=progress, note=note,
-        answerer=lambda context: RemoteCritics(context, clients, carrier),
+        answerer=lambda context: RemoteCritics(folder, context, clients, carrier),
     )  # fmt: skip
     if ended:
         shutil.rmtree(folder.private / "rounds", ignore_errors=True)
     return ended
 
 
-class RemoteCritics:
+class RemoteCritics(Critic):
     """A critic (critics/__init__.py) whose answers come from the clients."""
 
-    can_be_captured = False  # every answer passes the ledger
-
-    def __init__(self, context: RunContext, clients: Sequence[str], carrier: Carrier) -> None:
+    def __init__(self, folder: RunFolder, context: RunContext, clients: Sequence[str], carrier: Carrier) -> None:
         """`clients`: the public list, in an order that is fixed for the run."""
-        plan = self._plan = context.plan
-        assert plan.privacy is not None
-        self._folder, self._context, self._carrier, self._clients = context.folder, context, carrier, tuple(clients)
-        self._privacy = plan.privacy
-        self._mechanism = context.mechanism(plan.privacy.contribution, plan.privacy.event)
+        plan = self._plan = folder.plan()
+        self._folder, self._context, self._carrier, self._clients = folder, context, carrier, tuple(clients)
+        self._privacy = plan.sums
+        self._mechanism = context.mechanism(plan.sums.contribution, plan.sums.event)
         self._rounds = self._folder.private / "rounds"
         self._step, self._saved, self._participants = 0, 0, np.empty(0, np.int64)
         self._pool: tuple[Tensor, Tensor] | None = None
@@ -124,7 +122,7 @@ class RemoteCritics:
             answers.remove()
         if self._step + 1 == self._privacy.releases and not self._folder.federation.exists():
             events = [entry.event for entry in self._context.ledger.entries]
-            write_json(self._folder.federation, statement(self._plan, events))
+            write_json(self._folder.federation, observers(self._plan, events))
         sums = np.frombuffer(read_file(kept, 8 * fake.numel()), np.float64)
         expected = expected_participants(self._mechanism.event, len(self._clients))
         return torch.from_numpy(sums / expected).to(torch.float32).view(shape).to(fake.device)

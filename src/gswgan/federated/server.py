@@ -23,8 +23,10 @@ from gswgan.critics.kernel.embedding import Embedding, embed_persons
 from gswgan.errors import PlanError, RunError
 from gswgan.federated.answers import Answers, known_nodes
 from gswgan.federated.messages import Fields, question
-from gswgan.federated.trust import check_one_round, observers, sum_noise, trust_of, weight_of_counts
-from gswgan.methods.method import RunContext
+from gswgan.federated.statement import observers
+from gswgan.federated.trust import has_rounds, trust_of, weight_of_counts
+from gswgan.plan.context import RunContext
+from gswgan.plan.defaults import sum_noise
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.storage import locked
@@ -87,7 +89,9 @@ class Round:
 
         One that is not timed, because answers come by files, ends when its operator closes it.
         """
-        self.folder, self.plan, self._is_timed = folder, check_one_round(folder.plan()), is_timed
+        self.folder, self.plan, self._is_timed = folder, folder.plan(), is_timed
+        if has_rounds(self.plan):
+            raise PlanError("plan", self.plan.preset, "the kernel critic (preset kernel) in one round")
         folder.check_ours()
         if not self.is_released:
             folder.check_made_here(self.plan)  # before anything of the round is read
@@ -165,22 +169,20 @@ class Round:
 
     def _embed(self, context: RunContext) -> Embedding:
         plan = self.plan
-        assert plan.privacy is not None
-        privacy, classes, weight = plan.privacy, plan.facts.classes, weight_of_counts(plan)
+        privacy, classes, weight = plan.sums, plan.facts.classes, weight_of_counts(plan)
         if trust_of(plan) == "trusted-aggregator":
             only = torch.zeros(1, dtype=torch.int64)
             rows = ((torch.from_numpy(grid)[None], only) for grid in self.answers.counted())
             mechanism = context.mechanism(privacy.contribution, privacy.event)
-            return embed_persons(rows, classes, plan.critic.features, mechanism, weight)
+            return embed_persons(rows, classes, plan.critic.kernel_settings.features, mechanism, weight)
         total = self.answers.noisy_total("embedding", context.ledger, context.secret)
         return Embedding.of_persons(total, classes, sum_noise(plan.facts, privacy), weight)
 
     def _context(self) -> RunContext:
         check_stated(self.plan)
         secret = self.folder.secret(self.plan)
-        return RunContext(
-            plan=self.plan,
-            folder=self.folder,
+        return self.folder.context(
+            self.plan,
             public=Streams.public(self.plan.seed),
             secret=secret,
             device=torch.device("cpu"),

@@ -16,11 +16,10 @@ import torch
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
 from gswgan.evaluation.real_data import choose_clients
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import most_spent
 from gswgan.federated.limits import UNLIMITED
 from gswgan.federated.memory import Cap
 from gswgan.federated.server import read_settings
-from gswgan.federated.trust import trust_of
+from gswgan.federated.trust import most_spent, trust_of
 from gswgan.run.folder import RunFolder
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -58,9 +57,7 @@ def simulate(
 
     settings = read_settings(folder)
     state, plan, text = folder.private / "clients", folder.plan(), json.dumps([where, settings.get("spread")])
-    assert plan.guarantee is not None
-    cost = plan.guarantee
-    cap = Cap(epsilon=most_spent(plan), delta=cost.delta, neighbours=cost.neighbours)
+    cap = Cap(epsilon=most_spent(plan), delta=plan.cost.delta, neighbours=plan.cost.neighbours)
     trust, insecure = trust_of(plan), plan.insecure_reproducible
 
     def find(config: Mapping[str, Any]) -> Client:

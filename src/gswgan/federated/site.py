@@ -17,7 +17,7 @@ from gswgan.federated.client import SHAPE, Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
 from gswgan.federated.trust import check_trust, promise
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")

@@ -29,8 +29,10 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods.gan_generator import gan_generator, is_tiny
-from gswgan.methods.method import Method, PlanRequest, RunContext
-from gswgan.plan.plan import Draft, Facts, Plan, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Contribution, Event, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
@@ -49,7 +51,7 @@ UPDATES, BATCH = 8000, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGDGANSettings:
+class DPSGDGANSettings(CriticSettings):
     """The discriminator and how it learns. The first four, with the number of records, are what the guarantee needs."""
 
     clip_norm: float
@@ -72,6 +74,59 @@ class DPSGDGANSettings:
         """Generator steps after which all releases are made, at the latest."""
         return math.ceil(self.releases / self.updates)
 
+    @property
+    def contribution(self) -> Contribution:
+        """The most that one record adds to an update: one gradient of norm clip_norm."""
+        return Contribution(clip_norm=self.clip_norm)
+
+    def event(self, records: int) -> Sampled:
+        """One update of the discriminator."""
+        return dp_sgd.update_event(
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            batch=self.learning_batch,
+            records=records,
+        )
+
+    def events(self, records: int, updates: int | None = None) -> Event:
+        """The whole run on so many records, or its first updates."""
+        return Repeated(event=self.event(records), times=self.releases if updates is None else updates)
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """All releases where the steps are not known beforehand; otherwise those of the steps."""
+        made = self.releases if self.raise_below is not None else min(self.releases, steps * self.updates)
+        return self.events(draft.facts.records, made)
+
+    def describe(self, draft: Draft) -> str:
+        """The discriminator on one line."""
+        often = f"{self.updates} a step"
+        if self.raise_below is not None:
+            often += f", more when it tells {self.raise_below:g} of the fakes or less"
+        gradients = "gradients together with fakes'" if self.pairs else "gradients"
+        return (
+            f"discriminator of width {self.width} trained with DP-SGD: updates on {self.learning_batch} records on "
+            f"average, {gradients} clipped to {self.clip_norm:g}, {often}"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """A record is protected, not a person; the steps are those that the releases can last for."""
+        if plan.facts.persons is not None:
+            raise PlanError("persons", plan.facts.persons, "none: DP-SGD GAN protects one record at a time")
+        if plan.training.steps != self.most_steps:
+            raise PlanError("steps", plan.training.steps, f"{self.most_steps}, as accounted for")
+
+    def claimed(self, draft: Draft, delta: float) -> Claim | None:
+        """The GS-WGAN paper's figure for its run: noise relative to the clip, which is what a record *added* moves."""
+        if draft.preset != "dp-cgan":
+            return None
+        rate = self.learning_batch / draft.facts.records
+        return claimed_minibatches(self.noise_multiplier, rate=rate, releases=self.releases, delta=delta)
+
+    def make(self, plan: Plan, context: RunContext) -> DPSGDGAN:
+        """The discriminator behind the mechanism that records what is accounted for."""
+        mechanism = context.mechanism(self.contribution, self.event(plan.facts.records))
+        return DPSGDGAN(self, mechanism, **plan.facts.shape, public=context.public, device=context.device)
+
 
 PRESETS = {
     "dp-cgan": DPSGDGANSettings(clip_norm=1.1, noise_multiplier=2.1, learning_batch=600, releases=30_000),
@@ -80,26 +135,6 @@ PRESETS = {
     ),
 }
 """As the GS-WGAN paper's appendix sets DP-SGD GAN, and as Bie et al. 2023 set theirs for Fashion-MNIST."""
-
-
-def contribution(settings: DPSGDGANSettings) -> Contribution:
-    """The most that one record adds to an update: one gradient of norm clip_norm."""
-    return Contribution(clip_norm=settings.clip_norm)
-
-
-def update_event(settings: DPSGDGANSettings, records: int) -> Sampled:
-    """One update of the discriminator."""
-    return dp_sgd.update_event(
-        clip_norm=settings.clip_norm,
-        noise_multiplier=settings.noise_multiplier,
-        batch=settings.learning_batch,
-        records=records,
-    )
-
-
-def total_event(settings: DPSGDGANSettings, records: int) -> Event:
-    """The whole run on so many records: the number of updates is fixed, whatever the generator's steps."""
-    return Repeated(event=update_event(settings, records), times=settings.releases)
 
 
 class DPSGDGAN(DiscriminatorCritic):
@@ -114,10 +149,10 @@ class DPSGDGAN(DiscriminatorCritic):
         device: torch.device,
         **shape: int,
     ) -> None:
-        """`mechanism` is made of `contribution` and `update_event`; what it records is also what happens here."""
+        """`mechanism` is made of the settings' `contribution` and `event`; what it records is what happens here."""
         super().__init__(settings, public=public, device=device, **shape)
-        if mechanism.contribution != contribution(settings):
-            raise PrivacyError("mechanism", mechanism.contribution, f"{contribution(settings)}, as in the settings")
+        if mechanism.contribution != settings.contribution:
+            raise PrivacyError("mechanism", mechanism.contribution, f"{settings.contribution}, as in the settings")
         self.gradients = RecordGradients(self.discriminator, mechanism)
         self.done, self.updates = 0, settings.updates
         self._accuracy, self._since = math.nan, 0  # on fakes, a moving average; generator steps on this rung
@@ -238,25 +273,6 @@ def _loss_of_fake(logits: Tensor, images: Tensor, codes: Tensor) -> Tensor:
     return cross_entropy(logits, real=False)
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
-    """`dp-cgan` as it was published; `revisited` for these facts, at this noise multiplier."""
-    critic = PRESETS[request.preset]
-    if request.preset == "revisited":
-        critic = for_facts(critic, request.facts)
-    critic = replace(critic, noise_multiplier=noise)
-    if request.steps is not None:
-        critic = replace(critic, releases=request.steps * critic.updates)
-    return Draft(
-        method="dp-sgd-gan",
-        preset=request.preset,
-        facts=request.facts,
-        critic=critic,
-        generator=gan_generator(request),
-        optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas, average=0.99),
-        training=TrainingSettings(steps=critic.most_steps, batch_size=max(64, critic.learning_batch)),
-    )
-
-
 def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
     """Fewer and larger steps than theirs, in pairs, on batches of at most a tenth of the records.
 
@@ -275,59 +291,42 @@ def for_facts(settings: DPSGDGANSettings, facts: Facts) -> DPSGDGANSettings:
     )
 
 
-def total(draft: Draft, steps: int) -> Event:
-    """All releases where the steps are not known beforehand; otherwise those of the steps."""
-    settings: DPSGDGANSettings = draft.critic
-    made = settings.releases if settings.raise_below is not None else min(settings.releases, steps * settings.updates)
-    return total_event(replace(settings, releases=made), draft.facts.records)
+class DPSGDGANMethod(Method):
+    """`dp-cgan` as it was published; `revisited` for these facts. `noise` is the noise multiplier."""
+
+    name = "dp-sgd-gan"
+    about = "DP-SGD GAN (Torkzadehmahani et al. 2019; Bie et al. 2023): the discriminator learns with DP-SGD"
+    settings = DPSGDGANSettings
+    presets = ("revisited", "dp-cgan")
+
+    def critic(self, request: PlanRequest, noise: float) -> DPSGDGANSettings:
+        """The discriminator at this noise."""
+        critic = PRESETS[request.preset]
+        if request.preset == "revisited":
+            critic = for_facts(critic, request.facts)
+        critic = replace(critic, noise_multiplier=noise)
+        return critic if request.steps is None else replace(critic, releases=request.steps * critic.updates)
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """All updates of the discriminator."""
+        return self.critic(request, noise).events(request.facts.records)
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with the generator of the GAN baselines."""
+        critic = self.critic(request, noise)
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=critic,
+            generator=gan_generator(request),
+            optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas, average=0.99),
+            training=TrainingSettings(steps=critic.most_steps, batch_size=max(64, critic.learning_batch)),
+        )
+
+    def own_noise(self, preset: str) -> float | None:
+        """That of DP-CGAN as published."""
+        return PRESETS[preset].noise_multiplier if preset == "dp-cgan" else None
 
 
-def claimed(draft: Draft, delta: float) -> Claim | None:
-    """The GS-WGAN paper's figure for its run: noise relative to the clip, which is what a record *added* moves."""
-    settings: DPSGDGANSettings = draft.critic
-    if draft.preset != "dp-cgan":
-        return None
-    rate = settings.learning_batch / draft.facts.records
-    return claimed_minibatches(settings.noise_multiplier, rate=rate, releases=settings.releases, delta=delta)
-
-
-def check(plan: Plan) -> None:
-    """A record is protected, not a person; the steps are those that the releases can last for."""
-    if plan.facts.persons is not None:
-        raise PlanError("persons", plan.facts.persons, "none: DP-SGD GAN protects one record at a time")
-    if plan.training.steps != plan.critic.most_steps:
-        raise PlanError("steps", plan.training.steps, f"{plan.critic.most_steps}, as accounted for")
-
-
-def make_critic(plan: Plan, context: RunContext) -> DPSGDGAN:
-    """The discriminator behind the mechanism that records what is accounted for."""
-    mechanism = context.mechanism(contribution(plan.critic), update_event(plan.critic, plan.facts.records))
-    return DPSGDGAN(plan.critic, mechanism, **context.shape, public=context.public, device=context.device)
-
-
-def words(draft: Draft) -> str:
-    """The discriminator on one line."""
-    settings: DPSGDGANSettings = draft.critic
-    often = f"{settings.updates} a step"
-    if settings.raise_below is not None:
-        often += f", more when it tells {settings.raise_below:g} of the fakes or less"
-    gradients = "gradients together with fakes'" if settings.pairs else "gradients"
-    return (
-        f"discriminator of width {settings.width} trained with DP-SGD: updates on {settings.learning_batch} records on "
-        f"average, {gradients} clipped to {settings.clip_norm:g}, {often}"
-    )
-
-
-METHOD = Method(
-    name="dp-sgd-gan",
-    about="DP-SGD GAN (Torkzadehmahani et al. 2019; Bie et al. 2023): the discriminator learns with DP-SGD",
-    settings=DPSGDGANSettings,
-    presets=("revisited", "dp-cgan"),
-    draft=draft,
-    total=total,
-    critic=make_critic,
-    words=words,
-    check=check,
-    own_noise=lambda preset: PRESETS[preset].noise_multiplier if preset == "dp-cgan" else None,
-    claimed=claimed,
-)
+METHOD = DPSGDGANMethod()

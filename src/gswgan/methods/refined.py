@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.critics.refined.critic import Refined, RefinedSettings
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
-from gswgan.generators.generator import OptimizerSettings
-from gswgan.methods.method import PlanRequest
+from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.generators.refined import RefinedGenerator
+from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
+from gswgan.methods.kernel_then_ensemble import started_total
+from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, kernel_defaults
-from gswgan.plan.plan import Draft, Facts, Plan, PrivacySettings
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
+from gswgan.privacy import Contribution, Event, Gaussian
 
 SHARE = 0.35
 """Of the budget that the kernel's release has, about, counted in mu^2 (see kernel_then_ensemble.py). At epsilon 10 and
@@ -24,7 +32,61 @@ does not mind the scale."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class PlannedRefined(RefinedSettings, CriticSettings):
+    """All three stages of a plan; see also the plan's privacy, which is that of DP-SGD."""
+
+    has_embedding = True
+
+    @property
+    def kernel_settings(self) -> KernelSettings:
+        """The features."""
+        return self.kernel
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
+        return started_total(self.event(draft.facts.labelled), draft.sums, steps - self.steps - self.pretraining)
+
+    def describe(self, draft: Draft) -> str:
+        """The stages on one line."""
+        records = round(draft.sums.rate * draft.facts.records)
+        return (
+            f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
+            f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {self.pretraining:,} steps "
+            f"on samples, {draft.sums.releases:,} steps of DP-SGD on {records:,} records on average, {self.draws} "
+            f"noise draws for each, gradients clipped to {draft.sums.clip_norm:g}"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
+        privacy = check_sums(plan)
+        _check_records(plan.facts)
+        steps = self.steps + self.pretraining + privacy.releases
+        if plan.training.steps != steps:
+            raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
+        found = (privacy.sampling, privacy.rows, privacy.counts, privacy.shards)
+        if found != ("poisson", 1, False, None):
+            raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
+        if plan.generator.architecture != "denoiser":
+            raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
+
+    def make(self, plan: Plan, context: RunContext) -> Critic:
+        """The kernel critic and DP-SGD, each behind its own mechanism."""
+        announce_release(context)
+        labelled = plan.facts.labelled
+        first = context.mechanism(self.contribution(labelled), self.event(labelled))
+        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, first)
+        return Refined(
+            self, plan.optimizer, kernel, context.mechanism(plan.sums.contribution, plan.sums.event),
+            releases=plan.sums.releases, public=context.public, batches=context.batches, device=context.device,
+        )  # fmt: skip
+
+    def make_generator(self, plan: Plan, **rest: Any) -> Generator:
+        """The generator of the start, and beside it the denoiser that is published."""
+        return RefinedGenerator(plan.generator, self.start, self.start_optimizer, updates=self.steps, **rest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
     """What does not follow from the noise."""
 
     batch: int  # records in a step of DP-SGD, on average
@@ -38,41 +100,50 @@ class Recipe:
     average: float
 
 
-def recipe(facts: Facts, device: str) -> Recipe:
+def sizes(facts: Facts, device: str) -> Sizes:
     """By the number of records, the size of the images and the device."""
     if facts.image_size <= TINY:
-        return Recipe(
+        return Sizes(
             batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14, pretraining=600,
             pretraining_batch=128, learning_rate=2e-3, average=0.95,
         )  # fmt: skip
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
-        return Recipe(
+        return Sizes(
             batch=batch, releases=700, draws=8, width=32, samples=2**17, pretraining=8000, pretraining_batch=512,
             learning_rate=3e-4, average=0.98,
         )  # fmt: skip
-    return Recipe(
+    return Sizes(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
         learning_rate=5e-4, average=0.98,
     )  # fmt: skip
 
 
-def refined(request: PlanRequest, noise: float) -> Draft:
-    """All settings; `noise` is noise_std of DP-SGD over its clip norm, the kernel's noise is in proportion."""
-    facts, chosen = request.facts, recipe(request.facts, request.device)
-    if request.shards is not None:
-        raise PlanError("shards", request.shards, "no shards with preset refined", "Use --preset ensemble.")
-    _check_records(facts)
+def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[PrivacySettings, float]:
+    """The noisy sums of DP-SGD, and the noise of the kernel's release that is in proportion."""
+    _check_records(request.facts)
     releases = chosen.releases if request.steps is None else request.steps
-    rate = chosen.batch / facts.records
+    rate = chosen.batch / request.facts.records
     privacy = PrivacySettings(
         delta=request.delta, noise_std=noise * CLIP, clip_norm=CLIP, releases=releases, sampling="poisson", rate=rate
     )
     odds = SHARE / (1 - SHARE)
-    noise_std = noise / (rate * math.sqrt(releases * odds))
+    return privacy, noise / (rate * math.sqrt(releases * odds))
+
+
+def events(request: PlanRequest, noise: float) -> Event:
+    """The kernel's release and those of DP-SGD."""
+    privacy, noise_std = _privacy(request, sizes(request.facts, request.device), noise)
+    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity("replace-one")
+    return started_total(Gaussian(noise_std=noise_std, sensitivity=bound), privacy, privacy.releases)
+
+
+def draft(request: PlanRequest, noise: float) -> Draft:
+    """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
+    facts, chosen = request.facts, sizes(request.facts, request.device)
+    privacy, noise_std = _privacy(request, chosen, noise)
     kernel = kernel_defaults(facts, noise_std, request.device)
-    assert isinstance(kernel.critic, KernelSettings)
-    critic = RefinedSettings(
+    critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,
         steps=kernel.training.steps,
@@ -84,7 +155,7 @@ def refined(request: PlanRequest, noise: float) -> Draft:
         pretraining_rate=1e-3,
         draws=chosen.draws,
     )
-    steps = kernel.training.steps + chosen.pretraining + releases
+    steps = kernel.training.steps + chosen.pretraining + privacy.releases
     return Draft(
         method="gswgan",
         preset=request.preset,
@@ -99,35 +170,8 @@ def refined(request: PlanRequest, noise: float) -> Draft:
     )
 
 
-def check(plan: Plan, privacy: PrivacySettings) -> None:
-    """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
-    _check_records(plan.facts)
-    settings: RefinedSettings = plan.critic
-    steps = settings.steps + settings.pretraining + privacy.releases
-    if plan.training.steps != steps:
-        raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
-    found = (privacy.sampling, privacy.rows, privacy.counts, privacy.shards)
-    if found != ("poisson", 1, False, None):
-        raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
-    if plan.generator.architecture != "denoiser":
-        raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
-
-
 def _check_records(facts: Facts) -> None:
     if facts.persons is not None:
         raise PlanError(
             "persons", facts.persons, "none: this preset protects one record at a time", "Leave --preset out."
         )
-
-
-def words(draft: Draft) -> str:
-    """The stages on one line."""
-    settings: RefinedSettings = draft.critic
-    assert draft.privacy is not None
-    records = round(draft.privacy.rate * draft.facts.records)
-    return (
-        f"kernel, {settings.kernel.features:,} random features, length scale {settings.kernel.scales}, for "
-        f"{settings.steps:,} steps; then a denoiser of width {draft.generator.width}: {settings.pretraining:,} steps "
-        f"on samples, {draft.privacy.releases:,} steps of DP-SGD on {records:,} records on average, {settings.draws} "
-        f"noise draws for each, gradients clipped to {draft.privacy.clip_norm:g}"
-    )

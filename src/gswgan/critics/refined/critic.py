@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel_then_ensemble import KernelStart
@@ -55,7 +56,7 @@ class RefinedSettings(KernelStart):
     draws: int  # of noise for each record, averaged before the clip
 
 
-class Refined:
+class Refined(Critic):
     """The kernel critic for the first steps; after them the denoiser is trained here, and the loop is left out."""
 
     def __init__(
