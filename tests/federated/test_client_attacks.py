@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import cap_of, critic_clients, critic_plan
+from critic_rounds import asked, cap_of, critic_clients, critic_plan
 from rounds import make_clients, people, read_log, small_plan, why_refused
-from test_critic_faults import asked
 
 from gswgan.data import clients
 from gswgan.errors import FederationError

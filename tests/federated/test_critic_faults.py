@@ -8,79 +8,43 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federate
-from rounds import read_log, run_killed, why_refused
+from critic_rounds import (
+    CPU,
+    DATA,
+    KNOWN,
+    NAMES,
+    Replies,
+    asked,
+    cap_of,
+    critic_clients,
+    critic_plan,
+    federate,
+    released,
+    server,
+)  # fmt: skip
+from rounds import read_log, why_refused
 
 from gswgan.data import clients
 from gswgan.errors import StorageError
-from gswgan.federated import client_answers
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.memory import Cap, Memory
 from gswgan.federated.messages import Batch, answer, pack, question, read_batch, unpack
-from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
-from gswgan.federated.server import create_run
+from gswgan.federated.remote_critics import InProcess, RemoteCritics
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.checkpoint import Checkpoint
-from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_generator
 
-KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
 UNIT = 2**GRID_BITS
-BAD, NAMES = "person 03", sorted(DATA.person_ids)
+BAD = "person 03"
 ROWS, WIDTH = KNOWN.privacy.rows, KNOWN.facts.pixels
-
-
-class Answers:
-    """A carrier of replies that are there already; it remembers who was asked, and by what."""
-
-    def __init__(self, replies: dict[str, Any]) -> None:
-        self.replies, self.asked = replies, list[tuple[list[str], Any]]()
-        self.take: Take | None = None
-
-    def ask(self, clients: Sequence[str], fields: Any, take: Take) -> None:
-        self.asked.append((list(clients), fields))
-        self.take = take
-        for node, (name, reply) in enumerate(self.replies.items()):
-            if name in clients:
-                for one in reply if isinstance(reply, list) else [reply]:
-                    take(one, node=node, down=1, up=2)
-
-
-def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
-    folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
-    context = folder.context(
-        plan, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
-        note=print, stopped=lambda: False,
-    )  # fmt: skip
-    made = RemoteCritics(folder, context, NAMES, carrier)
-    made.prepare(None)
-    return made
-
-
-def released(root: Path, carrier: Any, plan: Plan = KNOWN, step: int = 0) -> np.ndarray:
-    """The sum that a round releases, with known noise: what the generator gets times the planned number."""
-    critics, generator = server(root, plan, carrier), make_generator(plan, CPU)
-    critics.learn(step, generator)
-    gradient = critics.upstream_gradient(*generator.sample(plan.training.batch_size, step))
-    return gradient.double().numpy().reshape(ROWS, -1) * plan.privacy.rate * len(NAMES)
-
-
-@functools.cache
-def asked(plan: Plan = KNOWN, step: int = 0) -> dict[str, Any]:
-    """The question of a round, before the generator has learnt anything."""
-    with tempfile.TemporaryDirectory() as root:
-        carrier = Answers({})
-        released(Path(root) / "run", carrier, plan, step)
-        return carrier.asked[0][1]
 
 
 @functools.cache
@@ -97,7 +61,7 @@ def others() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The release without the one client that will misbehave."""
-    return released(tmp_path_factory.mktemp("without") / "run", Answers(others()))
+    return released(tmp_path_factory.mktemp("without") / "run", Replies(others()))
 
 
 def lines(home: Path) -> int:
@@ -113,32 +77,32 @@ SIZE = ROWS * WIDTH
 
 @pytest.mark.usefixtures("known_noise")
 def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(tmp_path: Path):
-    without = released(tmp_path / "without", Answers(others()))
-    moved = released(tmp_path / "honest", Answers(honest())) - without
+    without = released(tmp_path / "without", Replies(others()))
+    moved = released(tmp_path / "honest", Replies(honest())) - without
     block = unpack(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
     assert np.abs(moved - block).max() < 1e-4  # the mean is in float32
     assert np.linalg.norm(block) > 1e-3
     longest = np.zeros((ROWS, WIDTH), np.int64)
     longest[:, 0] = UNIT
     sent = answer(BAD, KNOWN, pack(longest, KNOWN), 0)
-    moved = released(tmp_path / "longest", Answers({**others(), BAD: sent})) - without
+    moved = released(tmp_path / "longest", Replies({**others(), BAD: sent})) - without
     assert np.linalg.norm(moved) == pytest.approx(KNOWN.privacy.clip_norm * math.sqrt(ROWS), rel=1e-5)
 
 
 @pytest.mark.usefixtures("known_noise")
 def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path: Path):
-    nobody = released(tmp_path / "nobody", Answers({}))
+    nobody = released(tmp_path / "nobody", Replies({}))
     assert 0.9 < nobody.std() / KNOWN.privacy.noise_std < 1.1  # a round of nobody still releases
     some = {name: honest()[name] for name in ("person 02", "person 09")}
     total = sum(unpack(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
-    moved = released(tmp_path / "some", Answers(some)) - nobody
+    moved = released(tmp_path / "some", Replies(some)) - nobody
     assert np.abs(moved - total).max() < 1e-4
     absent = [row["client"] for row in log(tmp_path / "some") if "absent" in row]
     assert absent == [name for name in NAMES if name not in some]
 
 
 def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: np.ndarray):
-    carrier = Answers(others())
+    carrier = Replies(others())
     critics, generator = server(tmp_path / "run", KNOWN, carrier), make_generator(KNOWN, CPU)
     critics.learn(0, generator)
     critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
@@ -149,12 +113,12 @@ def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: n
     assert "late" in first(honest()[BAD], node=50)
     assert "the round that is open" in carrier.take(honest()[BAD], node=50)
     assert [row["round"] for row in log(tmp_path / "run") if "late" in row.get("refused", "")] == [0, 0]
-    assert np.array_equal(released(tmp_path / "again", Answers(others())), without)
+    assert np.array_equal(released(tmp_path / "again", Replies(others())), without)
 
 
 def test_only_clients_that_were_drawn_are_asked_or_count(tmp_path: Path):
     plan = critic_plan(rate=0.4, epsilon=10, insecure_reproducible=True)
-    carrier = Answers({})
+    carrier = Replies({})
     critics, generator = server(tmp_path / "run", plan, carrier), make_generator(plan, CPU)
     drawn = []
     for step in range(3):
@@ -248,68 +212,8 @@ def test_with_an_untrusted_server_a_block_has_its_own_full_noise(tmp_path: Path)
     assert 0.97 < noise.std() / scale < 1.05  # the gradients are at most 1/8 of it an entry
     assert abs(np.corrcoef(noise.reshape(4, -1))[0, 1]) < 0.1
     reply = {"x": answer("person 00", plan, pack(np.full((ROWS, WIDTH), 2**60), plan), 0)}
-    released(tmp_path / "run", Answers({"person 00": reply["x"]}), plan)
+    released(tmp_path / "run", Replies({"person 00": reply["x"]}), plan)
     assert "too large" in log(tmp_path / "run")[0]["refused"]
-
-
-_CLIENT_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from critic_rounds import critic_clients, critic_plan
-from gswgan.federated import client_answers
-from test_critic_faults import asked
-
-def die(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-root, places = Path(sys.argv[1]), sys.argv[2:]
-for trust in ("trusted-aggregator", "untrusted-server"):
-    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
-    ask = [asked(plan, step) for step in range(2)]
-    for place in places:
-        if child := os.fork():
-            assert os.waitpid(child, 0)[1] == signal.SIGKILL
-            continue
-        client = critic_clients(root / trust / place, plan)["person 03"]
-        client.reply(ask[0])
-        client_answers.sanitize = die if place == "before the ledger" else client_answers.sanitize
-        client_answers.pack = die if place == "after the ledger" else client_answers.pack
-        (root / trust / place / "sent").write_bytes(client.reply(ask[1])["block"])
-        die()
-"""
-PLACES = {"before the ledger": 1, "after the ledger": 2, "after the answer": 2}
-"""Where a client dies in its second round, and how many lines its ledger has then."""
-
-
-@pytest.fixture(scope="module")
-def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("killed")
-    run_killed(_CLIENT_KILLED, root, *PLACES)
-    return root
-
-
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_client_that_is_killed_sends_the_same_bytes_and_counts_once(graves: Path, place: str, trust: str):
-    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
-    client = critic_clients(graves / trust / place, plan)[BAD]
-    assert lines(client.home) == PLACES[place]
-    block, sent = client.reply(asked(plan, 1))["block"], graves / trust / place / "sent"
-    assert sent.exists() == (place == "after the answer")
-    assert not sent.exists() or sent.read_bytes() == block
-    assert client.reply(asked(plan, 1))["block"] == block
-    assert lines(client.home) == 2
-
-
-def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    client = critic_clients(tmp_path, KNOWN)[BAD]
-
-    def full(*arguments: object, **options: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(client_answers.Checkpoint, "save", full)
-    assert "disk full" in why_refused(client, client.reply(asked()))
-    assert lines(client.home) == 1  # recorded, never sent
 
 
 class _Dies(Exception):  # noqa: N818
@@ -356,7 +260,7 @@ def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
 @pytest.mark.timeout(120)  # a pipe without a writer must not be waited for
 @pytest.mark.parametrize("place", ["0/question.bin", "0.released"])
 def test_pipes_and_links_in_the_folder_of_rounds_are_refused(tmp_path: Path, place: str):
-    critics, generator = server(tmp_path / "run", KNOWN, Answers(honest())), make_generator(KNOWN, CPU)
+    critics, generator = server(tmp_path / "run", KNOWN, Replies(honest())), make_generator(KNOWN, CPU)
     critics.learn(0, generator)
     path = tmp_path / "run/private/rounds" / place
     path.parent.mkdir(exist_ok=True)

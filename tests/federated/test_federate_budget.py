@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
+from critic_rounds import CPU, DATA, asked, critic_clients, critic_plan, federate
 from rounds import answer_all, make_clients, people, small_plan, why_refused
-from test_critic_faults import asked
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app

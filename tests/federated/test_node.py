@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ pytest.importorskip("flwr")
 import httpx
 import uvicorn
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.task_identity import TaskIdentity
 
 from gswgan.data import clients
@@ -205,57 +205,56 @@ def test_no_proxy_is_between_the_executor_and_its_supernode(monkeypatch: pytest.
         assert node.os.environ["no_proxy"] == node.os.environ["NO_PROXY"] == "a.example,127.0.0.1"
 
 
-class Answering(http.server.BaseHTTPRequestHandler):
-    """Answers as the test says, never with more than the headers and a few bytes."""
+@contextlib.contextmanager
+def answering(headers: dict[str, str], body: bytes) -> Iterator[str]:
+    """A server that answers every request with these headers, and no more than these bytes."""
 
-    headers_of: ClassVar[dict[str, str]] = {}
-    body = b""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        for name, value in self.headers_of.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(self.body)
+        def log_message(self, *arguments: object) -> None:
+            pass
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.mark.timeout(120)
-def test_a_message_is_not_read_if_it_is_large_or_compressed(monkeypatch: pytest.MonkeyPatch):
-    from flwr.proto.message_pb2 import PullObjectRequest
-
-    packed = gzip.compress(bytes(2**20))
-    parts = {"Content-Length": str(MAX_MESSAGE_BYTES // 2 + 1)}
-    for headers, body in (
-        ({"Content-Length": str(2**40)}, b""),
-        ({"Transfer-Encoding": "chunked"}, b"5\r\n"),
-        ({"Content-Length": str(len(packed)), "Content-Encoding": "gzip"}, packed),
-        ({"Content-Length": "0"}, b""),
-    ):
-        monkeypatch.setattr(Answering, "headers_of", headers)
-        monkeypatch.setattr(Answering, "body", body)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with contextlib.closing(_runtime(f"127.0.0.1:{server.server_port}")) as runtime:
-                if headers["Content-Length" if "Content-Length" in headers else "Transfer-Encoding"] == "0":
-                    runtime.PullObject(PullObjectRequest())
-                    (bounded,) = runtime._client.event_hooks["response"]
-                    half = httpx.Response(200, headers=parts, request=httpx.Request("POST", "http://a/pull-object"))
-                    bounded(half)
-                    with pytest.raises(FederationError, match="in all"):
-                        bounded(half)  # two halves of it are too large together
-                else:
-                    with pytest.raises(FederationError, match="at most"):
-                        runtime.PullObject(PullObjectRequest())
+            yield f"127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
-            server.server_close()
+
+
+PACKED = gzip.compress(bytes(2**20))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("headers", "body"), [
+    ({"Content-Length": str(2**40)}, b""),
+    ({"Transfer-Encoding": "chunked"}, b"5\r\n"),
+    ({"Content-Length": str(len(PACKED)), "Content-Encoding": "gzip"}, PACKED),
+])  # fmt: skip
+def test_a_message_is_not_read_if_it_is_large_or_compressed(headers: dict[str, str], body: bytes):
+    with (
+        answering(headers, body) as address,
+        contextlib.closing(_runtime(address)) as runtime,
+        pytest.raises(FederationError, match="at most"),
+    ):
+        runtime.PullObject(PullObjectRequest())
+
+
+def test_the_parts_of_a_message_are_not_too_large_together():
+    bounded, half = node.SizeLimit(), {"Content-Length": str(MAX_MESSAGE_BYTES // 2 + 1)}
+    part = httpx.Response(200, headers=half, request=httpx.Request("POST", "http://a/v1/runtime/pull-object"))
+    bounded(part)
+    with pytest.raises(FederationError, match="in all"):
+        bounded(part)
 
 
 @pytest.fixture
