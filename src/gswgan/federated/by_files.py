@@ -95,7 +95,7 @@ def take_answers(held: Round, folder: Path) -> Iterator[str]:
                 "answers", f"{where} and {path.name}", f"one answer of {client[:60]}: these differ",
                 "Ask the site which one it sent, and remove the other. Nothing was combined.",
             )  # fmt: skip
-        if client not in held.digests and where == path.name:
+        if client not in taken.digests and where == path.name:
             new[path] = client
     for path, client in new.items():  # read again: together they may be larger than the memory
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,14 +110,9 @@ class Round:
         return self.answers.is_closed
 
     @property
-    def digests(self) -> Mapping[str, str]:
-        """The answers that count, by client."""
-        return self.answers.digests
-
-    @property
     def answered(self) -> frozenset[str]:
         """Who has an answer that counts."""
-        return frozenset(self.digests)
+        return frozenset(self.answers.digests)
 
     def open(self) -> float:
         """Begin, or go on; the time at which the round closes."""

@@ -52,8 +52,6 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     If the records do not belong (min-records, accuracy) the client answers all the same: zeros. `look`: read them now
     as well, so that whoever starts the client hears what is wrong with them; their shape is what is stated of them.
     """
-    if missing := [name for name in NEEDED if name not in config]:
-        raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
     name, budget, trust = str(config["client"]), config.get("budget"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
     cap = Cap(
