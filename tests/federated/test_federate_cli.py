@@ -66,7 +66,7 @@ def test_the_dry_run_of_algorithm_2_says_who_takes_part_and_what_is_claimed():
     shown = call("simulate", "--clients", 50, "--preset", "ensemble", "--rate", 0.3, "--rounds", 4, "--dry-run")
     assert "each client in a round with rate 0.3, 4 rounds" in shown
     shown = call("simulate", "--clients", 50, "--preset", "paper-federated", "--rounds", 40, "--dry-run")
-    assert "one client a round" in shown
+    assert "one client per round" in shown
     assert "claimed:" in shown
     assert "observer: server" in shown
 
