@@ -20,12 +20,12 @@ from scipy.special import xlogy
 
 import gswgan
 from gswgan.data import ImageData
-from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.precision_recall import precision_recall
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
+from gswgan.evaluation.references import cache_folder, data_checksum
 from gswgan.run.released import pick_device
 from record import record
 

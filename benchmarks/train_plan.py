@@ -38,12 +38,12 @@ from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.cache import cache_folder, data_checksum
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
+from gswgan.evaluation.references import cache_folder, data_checksum
 from gswgan.federated.statement import observers
 from gswgan.generators.sampling import grid_png
 from gswgan.methods import read_plan

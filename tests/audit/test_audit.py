@@ -68,12 +68,10 @@ def test_the_command_prints_an_answer_and_json(monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("preset", "options", "error"),
     [
-        ("paper-federated", {}, PlanError),
-        ("kernel", {"records": 1}, PlanError),
-        ("kernel", {"claim": -1.0}, AuditError),
-        ("kernel", {"claim": float("nan")}, AuditError),
+        ("paper-federated", {}, PlanError), ("kernel", {"records": 1}, PlanError),
+        ("kernel", {"claim": -1.0}, AuditError), ("kernel", {"claim": float("nan")}, AuditError),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_audited_is_said(preset: str, options: dict, error: type[Exception]) -> None:
     with pytest.raises(error):
         audit_method("gswgan", preset, **options)

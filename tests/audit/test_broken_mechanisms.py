@@ -19,13 +19,13 @@ from gswgan.audit.worst_case import (
     kernel_pairs,
     kernel_release,
     kernel_scores,
+    observe_steps,
     public_features,
-    watch_ensemble,
 )
 from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.methods import make_draft, make_plan
-from gswgan.methods import method as wiring
+from gswgan.plan import context as wiring
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan, PrivacySettings
@@ -64,12 +64,9 @@ def run_plan(seed: int) -> Plan:
     """A run of the ensemble with these settings: a record for each of four small critics."""
     plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=RUN.releases)
     return restated(
-        plan,
-        seed=seed,
-        privacy=RUN,
-        critic=dataclasses.replace(plan.critic, width=2),
+        plan, seed=seed, privacy=RUN, critic=dataclasses.replace(plan.critic, width=2),
         training=dataclasses.replace(plan.training, batch_size=RUN.rows),
-    )
+    )  # fmt: skip
 
 
 def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float:
@@ -81,7 +78,7 @@ def kernel_bound(*, features=None, pair: int = 0, trials: int = 12_000) -> float
 def run_bound(*, trials: int = 500) -> float:
     law, steps = StepLaw.of(RUN.event), trials * RUN.releases
     scores = [
-        law.log_ratio(watch_ensemble(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
+        law.log_ratio(observe_steps(run_plan(seed_of("run", world)), world, steps).statistics[0].reshape(trials, -1))
         for world in (1, 2)
     ]
     return shown(*scores, LossFamily(RUN.total(), DELTA))
@@ -281,11 +278,9 @@ def test_one_noise_key_for_two_budgets(tmp_path, monkeypatch) -> None:
         for number, privacy in enumerate((KERNEL, louder)):
             ledger = Ledger(tmp_path / f"{world} {number}", observer="public", context="plan")
             mechanism = GaussianMechanism(
-                contribution=privacy.contribution,
-                event=privacy.event,
-                ledger=ledger,
+                contribution=privacy.contribution, event=privacy.event, ledger=ledger,
                 streams=Streams(bytes([world]) * 32, "plan"),
-            )
+            )  # fmt: skip
             seen.append(embed(pair.data(world, copies), features, mechanism).sums)
             ledger.path.unlink()
         exact = (3 * seen[0] - seen[1]) / 2

@@ -15,21 +15,15 @@ from gswgan.audit.wiring import Observed, made_facts
 from gswgan.audit.worst_case import observe_ensemble
 from gswgan.errors import AuditError
 from gswgan.methods import make_plan
-from gswgan.methods import method as wiring
+from gswgan.plan import context as wiring
 from gswgan.privacy import GaussianMechanism, Ledger, Sampled, VoteMechanism
 from gswgan.privacy.participation import draw_participants
 
 STEPS = {"gswgan": 800}
 CASES = [
-    ("gswgan", "ensemble"),
-    ("gswgan", "ensemble-alone"),
-    ("gswgan", "paper"),
-    ("dp-sgd-gan", "revisited"),
-    ("dp-merf", "paper"),
-    ("dp-merf-ae", "default"),
-    ("dp-merf-ae", "paper"),
-    ("g-pate", "default"),
-]
+    ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("dp-sgd-gan", "revisited"),
+    ("dp-merf", "paper"), ("dp-merf-ae", "default"), ("dp-merf-ae", "paper"), ("g-pate", "default"),
+]  # fmt: skip
 SAMPLED = [case for case in CASES if case not in (("gswgan", "paper"), ("g-pate", "default"))]
 
 

@@ -385,14 +385,14 @@ def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.left() == 21  # as the one that is known
     clock.start(cells[2])
     now = 20.0
-    clock.tell("step", 0.5)
+    clock.report("step", 0.5)
     assert told[-1][1:] == (20.0, 34.0)  # it is late; the two others take 7 each
     assert clock.stop(failed=False) == 20.0
     assert clock.left() == 27  # 7 of its own kind, 20 of its own kind
     first = Clock(dict.fromkeys(cells), lambda *what: told.append(what))
     first.start(cells[0])
     now = 30.0
-    first.tell("step", 0.5)
+    first.report("step", 0.5)
     assert told[-1][1:] == (10.0, 80.0)  # it seems to take 20 s, and so the others
     first.stop(failed=True)
     assert first.left() == 0  # nothing is known
@@ -418,7 +418,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         np.savez(tmp_path / f"{name}.npz", images=part.images[:, 0], labels=part.labels)
     monkeypatch.chdir(tmp_path)
     call = ["benchmark", "--data", "stripes.npz", "--test-data", "held.npz", "--classes", "3", "--methods",
-            "default,gan", "--epsilon", "3,10", "--samples", "60", "--classifiers", "lda", "--out", "out",
+            "kernel,gan", "--epsilon", "3,10", "--samples", "60", "--classifiers", "lda", "--out", "out",
             "--device", "cpu"]  # fmt: skip
     threads = torch.get_num_threads()
     done = CliRunner().invoke(app, call)

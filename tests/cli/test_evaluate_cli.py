@@ -126,14 +126,11 @@ def test_train_size_and_samples(digits: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--metrics", "accuracy"), "inception_score, fid"),
-        (("--classifiers", "svm"), "linear_svc"),
-        (("--classifiers", ","), "fast, all"),
-        (("--settings", "best"), "paper or defaults"),
-        (("--seeds", "1,x"), "such as 1,2,3"),
-        (("--seeds", "-1"), "such as 1,2,3"),
+        (("--metrics", "accuracy"), "inception_score, fid"), (("--classifiers", "svm"), "linear_svc"),
+        (("--classifiers", ","), "fast, all"), (("--settings", "best"), "paper or defaults"),
+        (("--seeds", "1,x"), "such as 1,2,3"), (("--seeds", "-1"), "such as 1,2,3"),
     ],
-)
+)  # fmt: skip
 def test_unknown_options(options: tuple[str, ...], reason: str, digits: Path) -> None:
     with pytest.raises(PlanError, match=reason):
         call(digits, "--data", "digits", *options)
@@ -168,7 +165,7 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(metrics, "accuracy", stop)
     result = call(digits, "--data", "digits", *QUICK, code=130)
-    assert "the same command goes on" in result.stderr
+    assert "the same command continues" in result.stderr
 
 
 def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

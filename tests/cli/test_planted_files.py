@@ -67,7 +67,7 @@ def test_no_plan_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    for name in ("data.npz", "persons.txt", "classifier.safetensors"):
+    for name in ("data.npz", "persons.txt", "public.st"):
         plant(tmp_path / name, kind)
     for given in (
         ("--data", tmp_path / "data.npz"),
@@ -75,10 +75,10 @@ def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
         (
             "--data",
             "mnist-writers",
-            "--reference-classifier",
-            tmp_path / "classifier.safetensors",
             "--accuracy",
             "0.9..1",
+            "--reference-classifier",
+            tmp_path / "classifier.safetensors",
         ),
     ):
         refused(capsys, "train", *given, "--out", tmp_path / "run")
@@ -98,7 +98,7 @@ def test_no_other_file_makes_a_reader_hang(tmp_path: Path, kind: str) -> None:
         read_weights(tmp_path / "inception.pt")
 
 
-# --- names that a terminal would worker_loop
+# --- names that a terminal would obey
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
 

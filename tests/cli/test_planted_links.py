@@ -91,12 +91,10 @@ def test_a_report_may_go_to_a_folder_that_the_user_named_by_a_link(release: Path
 @pytest.mark.parametrize(
     ("command", "out", "planted"),
     [
-        ("sample", "synthetic.npz", ".synthetic-part.npz"),
-        ("export", "set.npz", ".set-part.npz"),
-        ("export", "set.csv", ".set-part.csv"),
-        ("export", "set", ".set-part"),
+        ("sample", "synthetic.npz", ".synthetic-part.npz"), ("export", "set.npz", ".set-part.npz"),
+        ("export", "set.csv", ".set-part.csv"), ("export", "set", ".set-part"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_sample_and_export_leave_alone_what_lies_beside_their_output(
     release: Path, home: Path, tmp_path: Path, command: str, out: str, planted: str, kind: str

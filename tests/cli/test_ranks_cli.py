@@ -11,17 +11,9 @@ import pytest
 from gswgan.privacy.ledger import read_ledger
 
 TRAIN = [
-    "train",
-    "--data",
-    "digits",
-    "--preset",
-    "ensemble-alone",
-    "--shards",
-    "20",
-    "--insecure-reproducible",
-    "--device",
+    "train", "--data", "digits", "--preset", "ensemble-alone", "--shards", "20", "--insecure-reproducible", "--device",
     "cpu",
-]
+]  # fmt: skip
 ALONE = [sys.executable, "-m", "gswgan"]
 TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 SPREAD = [*TWO_RANKS, "-m", "gswgan"]

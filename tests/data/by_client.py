@@ -90,12 +90,9 @@ def load_npz(
     writers = [person for person, (_, mine) in people.items() for _ in range(len(mine) + 1)]
     splits = [part for _, mine in people.values() for part in (*["train"] * len(mine), "test")]
     np.savez(
-        path,
-        images=np.concatenate(images),
-        labels=np.concatenate(labels).astype(np.uint8),
-        writers=np.array(writers),
+        path, images=np.concatenate(images), labels=np.concatenate(labels).astype(np.uint8), writers=np.array(writers),
         split=np.array(splits),
-    )
+    )  # fmt: skip
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GSWGAN_DATA", str(root))

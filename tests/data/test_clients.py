@@ -25,11 +25,9 @@ def _changed() -> dict[str, People]:
     images, labels = PEOPLE[ONE]
     return {
         "gone": {person: part for person, part in PEOPLE.items() if person != ONE},
-        "other images": {**PEOPLE, ONE: (255 - images, labels)},
-        "other labels": {**PEOPLE, ONE: (images, 61 - labels)},
-        "far more records": {**PEOPLE, ONE: more},
-        "one record": {**PEOPLE, ONE: (images[:1], labels[:1])},
-    }
+        "other images": {**PEOPLE, ONE: (255 - images, labels)}, "other labels": {**PEOPLE, ONE: (images, 61 - labels)},
+        "far more records": {**PEOPLE, ONE: more}, "one record": {**PEOPLE, ONE: (images[:1], labels[:1])},
+    }  # fmt: skip
 
 
 def few_ink(images: np.ndarray, labels: np.ndarray) -> float:

@@ -79,22 +79,15 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 
 
 WHOLE = {
-    "d/train-images-idx3-ubyte": idx(IMAGES),
-    "d/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES), mtime=0),
-    "a.npz": npz(images=IMAGES),
-    "b.npz": npz(np.savez_compressed, images=IMAGES),
-    "p/a.png": picture("PNG"),
-    "p/a.jpg": picture("JPEG"),
-    "p/a.bmp": picture("BMP"),
-}
+    "d/train-images-idx3-ubyte": idx(IMAGES), "d/train-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES), mtime=0),
+    "a.npz": npz(images=IMAGES), "b.npz": npz(np.savez_compressed, images=IMAGES), "p/a.png": picture("PNG"),
+    "p/a.jpg": picture("JPEG"), "p/a.bmp": picture("BMP"),
+}  # fmt: skip
 PERSONS = {
-    "p.txt": b"anna\nbert\nanna\ncarl\n",
-    "p.csv": b"\xef\xbb\xbf1\r\n2\r\n1\r\n3\r\n",
-    "p.npy": npy(np.array(["anna", "bert", "anna", "carl"])),
-    "p.npz": npz(persons=np.array([3, 1, 3, 2])),
-    "p-idx1-ubyte": idx(LABELS),
-    "p-idx2-ubyte.gz": gzip.compress(idx(np.tile(LABELS, (4, 1))), mtime=0),
-}
+    "p.txt": b"anna\nbert\nanna\ncarl\n", "p.csv": b"\xef\xbb\xbf1\r\n2\r\n1\r\n3\r\n",
+    "p.npy": npy(np.array(["anna", "bert", "anna", "carl"])), "p.npz": npz(persons=np.array([3, 1, 3, 2])),
+    "p-idx1-ubyte": idx(LABELS), "p-idx2-ubyte.gz": gzip.compress(idx(np.tile(LABELS, (4, 1))), mtime=0),
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -292,11 +285,9 @@ def test_nothing_is_ever_unpickled(suffix: str, form: str, tmp_path: Path) -> No
     sprung = tmp_path / "sprung"
     trap = np.array([Trap(sprung)] * 4, dtype=object)
     content = {
-        "bare": pickle.dumps(Trap(sprung)),
-        "npy": npy(trap),
-        "npz": npz(images=trap, persons=trap),
+        "bare": pickle.dumps(Trap(sprung)), "npy": npy(trap), "npz": npz(images=trap, persons=trap),
         "zipped pickle": zipped({"images.npy": pickle.dumps(Trap(sprung)), "data.pkl": pickle.dumps(Trap(sprung))}),
-    }[form]
+    }[form]  # fmt: skip
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
     for read in (load_data, read_persons):

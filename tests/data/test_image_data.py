@@ -83,24 +83,16 @@ def test_frozen() -> None:
 @pytest.mark.parametrize(
     ("images", "name"),
     [
-        (np.zeros((0, 8, 8), np.uint8), "images"),
-        (np.zeros((3, 8, 9), np.uint8), "images"),
-        (np.zeros((3, 7, 7), np.uint8), "images"),
-        (np.zeros((3, 65, 65), np.uint8), "images"),
-        (np.zeros((3, 3, 8, 8), np.uint8), "images"),
-        (np.zeros((8, 8), np.uint8), "images"),
-        (np.zeros((3, 8, 8, 4), np.uint8), "images"),
-        (np.zeros((3, 8, 8), np.int64), "images"),
-        (np.zeros((3, 8, 8), bool), "images"),
-        (np.zeros((3, 8, 8), complex), "images"),
-        (np.full((3, 8, 8), None), "images"),
-        (np.full((3, 8, 8), 1.001), "images"),
-        (np.full((3, 8, 8), -0.001), "images"),
-        (np.full((3, 8, 8), np.nan), "images"),
-        (np.full((3, 8, 8), np.inf), "images"),
-        ([[[1, 2], [3]]], "images"),
+        (np.zeros((0, 8, 8), np.uint8), "images"), (np.zeros((3, 8, 9), np.uint8), "images"),
+        (np.zeros((3, 7, 7), np.uint8), "images"), (np.zeros((3, 65, 65), np.uint8), "images"),
+        (np.zeros((3, 3, 8, 8), np.uint8), "images"), (np.zeros((8, 8), np.uint8), "images"),
+        (np.zeros((3, 8, 8, 4), np.uint8), "images"), (np.zeros((3, 8, 8), np.int64), "images"),
+        (np.zeros((3, 8, 8), bool), "images"), (np.zeros((3, 8, 8), complex), "images"),
+        (np.full((3, 8, 8), None), "images"), (np.full((3, 8, 8), 1.001), "images"),
+        (np.full((3, 8, 8), -0.001), "images"), (np.full((3, 8, 8), np.nan), "images"),
+        (np.full((3, 8, 8), np.inf), "images"), ([[[1, 2], [3]]], "images"),
     ],
-)
+)  # fmt: skip
 def test_refused_images(images: object, name: str) -> None:
     with pytest.raises(DataError) as caught:
         make_image_data(images)  # type: ignore[arg-type]
@@ -123,23 +115,13 @@ def test_channel_first_input_gets_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("labels", "classes", "name"),
     [
-        (LABELS, None, "classes"),
-        (LABELS, 0, "classes"),
-        (LABELS, True, "classes"),
-        (LABELS, 3.0, "classes"),
-        (LABELS, 10_001, "classes"),
-        (LABELS, 10**30, "classes"),
-        (LABELS[:5], 3, "labels"),
-        (LABELS[:, None], 3, "labels"),
-        (LABELS.astype(float), 3, "labels"),
-        (LABELS.astype(bool), 3, "labels"),
-        (LABELS.astype(str), 3, "labels"),
-        (LABELS, 2, "labels[2]"),
-        (LABELS - 1, 3, "labels[0]"),
-        (np.array([0, 1, 2, 2**64 - 1, 0, 0], np.uint64), 3, "labels[3]"),
-        (None, 3, "classes"),
+        (LABELS, None, "classes"), (LABELS, 0, "classes"), (LABELS, True, "classes"), (LABELS, 3.0, "classes"),
+        (LABELS, 10_001, "classes"), (LABELS, 10**30, "classes"), (LABELS[:5], 3, "labels"),
+        (LABELS[:, None], 3, "labels"), (LABELS.astype(float), 3, "labels"), (LABELS.astype(bool), 3, "labels"),
+        (LABELS.astype(str), 3, "labels"), (LABELS, 2, "labels[2]"), (LABELS - 1, 3, "labels[0]"),
+        (np.array([0, 1, 2, 2**64 - 1, 0, 0], np.uint64), 3, "labels[3]"), (None, 3, "classes"),
     ],
-)
+)  # fmt: skip
 def test_refused_labels(labels: np.ndarray | None, classes: int | None, name: str) -> None:
     with pytest.raises(DataError) as caught:
         make_image_data(GREY, labels, classes=classes)

@@ -35,14 +35,14 @@ def test_every_person_is_in_one_shard(ids: list[int], data: st.DataObject) -> No
     people = int(persons.max()) + 1
     shards = data.draw(st.integers(1, people))
     result = partition_persons(persons, shards, seed=data.draw(st.integers(0, 1000)))
-    assert len(result) == shards
-    members = [set(persons[indices].tolist()) for indices in result]
+    assert len(result.indices) == shards
+    members = [set(persons[indices].tolist()) for indices in result.indices]
     left = set(persons[result.remainder].tolist())
     assert all(len(shard) == people // shards for shard in members)
     assert left == set(result.remainder_persons.tolist())
     assert len(left) == people % shards
     assert sum(len(shard) for shard in members) + len(left) == people == len(set.union(left, *members))
-    everything = np.concatenate([*result, result.remainder])
+    everything = np.concatenate([*result.indices, result.remainder])
     assert sorted(everything.tolist()) == list(range(len(persons)))
 
 
@@ -56,7 +56,7 @@ def test_the_shard_of_a_person_depends_on_the_number_of_persons_alone(ids: list[
     extra = data.draw(st.lists(st.integers(0, people - 1), max_size=9))
     others = np.array(data.draw(st.permutations([*persons.tolist(), *extra])))
     before, after = partition_persons(persons, shards, seed=seed), partition_persons(others, shards, seed=seed)
-    for one, other in zip([*before, before.remainder], [*after, after.remainder]):
+    for one, other in zip([*before.indices, before.remainder], [*after.indices, after.remainder]):
         assert set(persons[one].tolist()) == set(others[other].tolist())
 
 
@@ -74,7 +74,7 @@ def test_any_request_is_a_partition_or_a_data_error(count: int, shards: int, see
 def test_the_seed_decides_and_nothing_else() -> None:
     assert (partition(500, 7, seed=3).indices == partition(500, 7, seed=3).indices).all()
     assert (partition(500, 7, seed=3).indices != partition(500, 7, seed=4).indices).any()
-    assert list(inspect.signature(partition).parameters) == ["count", "shards", "seed"]
+    assert list(inspect.signature(partition).parameters) == ["count", "parts", "seed"]
 
 
 def test_records_are_shuffled_before_they_are_cut() -> None:
@@ -138,13 +138,13 @@ def test_more_records_of_one_person_move_no_other_person() -> None:
     more = np.append(persons, 3)
     before, after = partition_persons(persons, 5, seed=2), partition_persons(more, 5, seed=2)
     assert before.remainder_persons.tolist() == after.remainder_persons.tolist()
-    for one, other in zip(before, after):
+    for one, other in zip(before.indices, after.indices):
         assert set(persons[one]) == set(more[other])
 
 
 @pytest.mark.parametrize("shards", [0, -1, 11, 2.0, True])
 def test_refused_shards(shards: int) -> None:
-    with pytest.raises(DataError, match=r"shards.*--shards"):
+    with pytest.raises(DataError, match=r"critics.*--shards"):
         partition(10, shards, seed=0)
     with pytest.raises(DataError, match=r"persons, 10.*--shards"):
         partition_persons(np.arange(10).repeat(3), shards, seed=0)
@@ -165,7 +165,7 @@ def test_refused_persons_for_shards(persons: np.ndarray) -> None:
 def test_a_listed_person_without_records_is_refused() -> None:
     """Left out of the count, it would move all others to other shards."""
     persons = np.arange(10).repeat(3)
-    assert len(partition_persons(persons, 5, seed=0, number=10)) == 5
+    assert len(partition_persons(persons, 5, seed=0, number=10).indices) == 5
     for number, some in ((11, persons), (10, persons[persons != 4]), (10, persons[persons != 9])):
         with pytest.raises(DataError, match=r"without records.*kernel critic"):
             partition_persons(some, 5, seed=0, number=number)

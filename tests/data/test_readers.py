@@ -85,17 +85,13 @@ def test_idx_integers_come_back(tmp_path: Path, pack: Callable[[bytes], bytes]) 
 
 
 BAD_IDX = {
-    "empty": b"",
-    "short start": b"\0\0\x08",
-    "not idx": b"hello, world, this is no idx",
+    "empty": b"", "short start": b"\0\0\x08", "not idx": b"hello, world, this is no idx",
     "float type": struct.pack(">BBBBI", 0, 0, 0x0D, 1, 1) + b"\0\0\0\0",
     "no dimension": struct.pack(">BBBB", 0, 0, 0x08, 0) + b"\0",
     "four dimensions": struct.pack(">BBBB4I", 0, 0, 0x08, 4, 1, 1, 1, 1) + b"\0",
-    "short header": b"\0\0\x08\x03\0\0\0\x01",
-    "one byte short": idx(BYTES)[:-1],
-    "one byte long": idx(BYTES) + b"\0",
+    "short header": b"\0\0\x08\x03\0\0\0\x01", "one byte short": idx(BYTES)[:-1], "one byte long": idx(BYTES) + b"\0",
     "ten to the twelve": idx(BYTES, (2**31, 28, 28)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -238,12 +234,10 @@ def test_pickles_are_never_loaded(tmp_path: Path, compressed: bool) -> None:
 @pytest.mark.parametrize(
     ("shape", "problem"),
     [
-        ("(1000000000000,)", "a header for shape"),
-        ("(4, 1000000)", "a header for shape"),
-        ("(-1, -5)", "without negative lengths"),
-        ("(2,)", "more bytes"),
+        ("(1000000000000,)", "a header for shape"), ("(4, 1000000)", "a header for shape"),
+        ("(-1, -5)", "without negative lengths"), ("(2,)", "more bytes"),
     ],
-)
+)  # fmt: skip
 def test_a_lying_npy_header_allocates_nothing(tmp_path: Path, shape: str, problem: str) -> None:
     content = npy_header(shape) + b"\0" * 5
     paths = [

@@ -153,15 +153,12 @@ def _group_files(folder: Path) -> list[Path]:
     (folder / "ids.txt").write_text("".join(f"{writer:04}\n" for writer in WRITERS))
     (folder / "ids.csv").write_bytes("\r\n".join(f"{writer:04}" for writer in WRITERS).encode("utf-8-sig"))
     return [
-        folder / "ids.npy",
-        folder / "ids.txt",
-        folder / "ids.csv",
+        folder / "ids.npy", folder / "ids.txt", folder / "ids.csv",
         write_npz(folder / "first.npz", ids=WRITERS, zzz=IMAGES),
         write_npz(folder / "named.npz", images=IMAGES, persons=WRITERS),
         write_npz(folder / "writers.npz", images=IMAGES, writers=WRITERS.astype(str)),
-        write_idx(folder / "ids-idx1-int", WRITERS),
-        write_idx(folder / "labels-idx2-int.gz", table),
-    ]
+        write_idx(folder / "ids-idx1-int", WRITERS), write_idx(folder / "labels-idx2-int.gz", table),
+    ]  # fmt: skip
 
 
 def test_persons_from_every_kind_of_file(tmp_path: Path) -> None:
@@ -180,20 +177,13 @@ def test_persons_from_every_kind_of_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("ids.txt", b"1\n2\n"),
-        ("ids.txt", b"a\n\n" + b"b\n" * 10),
-        ("ids.csv", b"a,b\n" * 12),
-        ("ids.txt", b"x" * 300 + b"\ny" * 11),
-        ("ids.txt", b"\xff\xfe\n" * 12),
-        ("ids.csv", b""),
-        ("ids.parquet", b"PAR1"),
-        ("ids.npy", b"\x93NUMPY"),
-        ("ids.npz", b"PK"),
-        ("empty.npz", b"PK\x05\x06" + bytes(18)),
-        ("ids-idx1-int", b"\0\0\x0c\x01"),
+        ("ids.txt", b"1\n2\n"), ("ids.txt", b"a\n\n" + b"b\n" * 10), ("ids.csv", b"a,b\n" * 12),
+        ("ids.txt", b"x" * 300 + b"\ny" * 11), ("ids.txt", b"\xff\xfe\n" * 12), ("ids.csv", b""),
+        ("ids.parquet", b"PAR1"), ("ids.npy", b"\x93NUMPY"), ("ids.npz", b"PK"),
+        ("empty.npz", b"PK\x05\x06" + bytes(18)), ("ids-idx1-int", b"\0\0\x0c\x01"),
         ("ids-idx3-int", struct.pack(">BBBB3Ii", 0, 0, 0x0C, 3, 1, 1, 1, 7)),
     ],
-)
+)  # fmt: skip
 def test_refused_person_files(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError):
@@ -260,13 +250,11 @@ def _made_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     table[:, 0], table[:, 2] = LABELS, WRITERS
     files = {
         "mnist": {
-            "train-images-idx3-ubyte.gz": IMAGES,
-            "train-labels-idx1-ubyte.gz": LABELS,
-            "t10k-images-idx3-ubyte.gz": IMAGES[:5],
-            "t10k-labels-idx1-ubyte.gz": LABELS[:5],
+            "train-images-idx3-ubyte.gz": IMAGES, "train-labels-idx1-ubyte.gz": LABELS,
+            "t10k-images-idx3-ubyte.gz": IMAGES[:5], "t10k-labels-idx1-ubyte.gz": LABELS[:5],
         },
         "qmnist_writers": {"qmnist-train-labels-idx2-int.gz": table, "qmnist-test-labels-idx2-int.gz": table[::-1]},
-    }
+    }  # fmt: skip
     for name, known in (("MNIST", download.MNIST), ("QMNIST_WRITERS", download.QMNIST_WRITERS)):
         (root / known.folder).mkdir()
         paths = [write_idx(root / known.folder / file, array) for file, array in files[known.folder].items()]

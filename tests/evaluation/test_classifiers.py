@@ -54,17 +54,13 @@ def test_the_table_is_the_papers() -> None:
     assert len(ALL) == 13
     assert set(FAST) == {"logistic_regression", "mlp", "cnn", "gaussian_nb", "random_forest"}
     wanted = {
-        "mlp": {"hidden_layer_sizes": (100,), "activation": "relu"},
-        "adaboost": {"n_estimators": 100},
-        "bagging": {"n_estimators": 20, "max_samples": 0.1},
-        "bernoulli_nb": {"binarize": 0.5},
-        "decision_tree": {"class_weight": "balanced"},
-        "gbm": {"n_estimators": 50, "subsample": 0.1},
-        "lda": {"solver": "eigen", "shrinkage": 0.5},
-        "linear_svc": {"loss": "hinge", "max_iter": 10_000},
+        "mlp": {"hidden_layer_sizes": (100,), "activation": "relu"}, "adaboost": {"n_estimators": 100},
+        "bagging": {"n_estimators": 20, "max_samples": 0.1}, "bernoulli_nb": {"binarize": 0.5},
+        "decision_tree": {"class_weight": "balanced"}, "gbm": {"n_estimators": 50, "subsample": 0.1},
+        "lda": {"solver": "eigen", "shrinkage": 0.5}, "linear_svc": {"loss": "hinge", "max_iter": 10_000},
         "random_forest": {"class_weight": "balanced", "n_estimators": 100},
         "xgboost": {"n_estimators": 50, "colsample_bytree": 0.1, "max_depth": 3, "learning_rate": 0.1},
-    }
+    }  # fmt: skip
     for name, options in wanted.items():
         if name == "xgboost":
             pytest.importorskip("xgboost")

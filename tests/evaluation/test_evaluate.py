@@ -14,7 +14,6 @@ from conftest import tiny_images
 from gswgan.data import ImageData, load_data
 from gswgan.errors import DataError, RunError
 from gswgan.evaluation import metrics
-from gswgan.evaluation.classifiers import FAST
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
 from gswgan.evaluation.reference_classifier import ReferenceClassifier, train_reference_classifier
@@ -53,20 +52,23 @@ def quick_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "cached_reference_classifier", lambda *_, **__: _digits_classifier())
 
 
+SOME = ("gaussian_nb", "lda", "cnn")
+
+
 @pytest.mark.usefixtures("quick_classifier")
 def test_real_training_images_are_worth_as_much_as_themselves() -> None:
     train, test = digits()
-    found = measure(train, setup(train, test, metrics=("classifiers", "label_accuracy", "precision")))
-    for name in FAST:
+    found = measure(train, setup(train, test, metrics=("classifiers", "label_accuracy", "precision"), classifiers=SOME))
+    for name in SOME:
         entry = found["classifiers"][name]
         assert entry["calibrated"] == pytest.approx(1, abs=0.12 if name == "cnn" else 0.02)
         assert entry["mean"] == pytest.approx(entry["calibrated"] * entry["real"])
         assert entry["std"] is None  # of one seed
     average = found["average_accuracy"]
-    assert average["calibrated"] == pytest.approx(1, abs=0.03)
-    assert average["mean"] == pytest.approx(np.mean([found["classifiers"][name]["mean"] for name in FAST]))
-    assert average["calibrated"] == pytest.approx(np.mean([found["classifiers"][n]["calibrated"] for n in FAST]))
-    assert average["of"] == list(FAST)
+    assert average["calibrated"] == pytest.approx(1, abs=0.05)
+    assert average["mean"] == pytest.approx(np.mean([found["classifiers"][name]["mean"] for name in SOME]))
+    assert average["calibrated"] == pytest.approx(np.mean([found["classifiers"][n]["calibrated"] for n in SOME]))
+    assert average["of"] == list(SOME)
     assert found["label_accuracy"]["mean"] > 0.95
     assert found["precision"]["mean"] == found["recall"]["mean"] == 1  # the very same images
     assert found["inception_score"] is found["fid"] is found["nearest"] is found["membership"] is None
@@ -76,8 +78,8 @@ def test_real_training_images_are_worth_as_much_as_themselves() -> None:
 def test_noise_is_worth_nothing() -> None:
     train, test = digits()
     noise = np.random.default_rng(0).integers(0, 256, train.images.shape, dtype=np.uint8)
-    found = measure(dataclasses.replace(train, images=noise), setup(train, test))
-    for name in FAST:
+    found = measure(dataclasses.replace(train, images=noise), setup(train, test, classifiers=SOME))
+    for name in SOME:
         assert found["classifiers"][name]["mean"] < 0.3, name
     assert found["average_accuracy"]["mean"] == pytest.approx(0.1, abs=0.07)
     assert found["label_accuracy"]["mean"] == pytest.approx(0.1, abs=0.05)
@@ -297,7 +299,7 @@ def test_stratified_keeps_the_proportions() -> None:
     assert np.array_equal(part.images, stratified(skewed, 45, seed=1).images)
     assert not np.array_equal(part.images, stratified(skewed, 45, seed=2).images)
     for size in (29, 91):
-        with pytest.raises(DataError, match="10 a class"):
+        with pytest.raises(DataError, match="10 per class"):
             stratified(skewed, size, seed=1)
 
 
@@ -315,9 +317,9 @@ def bad_files() -> dict[str, tuple[dict[str, np.ndarray], str]]:
         "floats up to 255": ({"images": images.astype(np.float32), "labels": labels}, r"outside \[0, 1\]"),
         "no labels": ({"images": images}, "no array `labels`"),
         "no images": ({"labels": labels}, "no array `images`"),
-        "labels of another length": ({"images": images, "labels": labels[:50]}, "one label an image"),
+        "labels of another length": ({"images": images, "labels": labels[:50]}, "one label per image"),
         "unknown class": ({"images": images, "labels": labels + 1}, "a class from 0 to 9"),
-        "too few": ({"images": images[:99], "labels": labels[:99]}, "at least 10 a class, so 100"),
+        "too few": ({"images": images[:99], "labels": labels[:99]}, "at least 10 per class, so 100"),
         "one class": ({"images": images, "labels": np.zeros(100, np.int64)}, "at least two classes"),
         "pickle": ({"images": images, "labels": labels.astype(object)}, "never pickled"),
     }

@@ -123,7 +123,7 @@ def test_refuses_what_has_no_distance() -> None:
         one.update(torch.zeros(2, 4))
     with pytest.raises(DataError, match="finite"):
         one.update(torch.full((2, 3), math.nan))
-    with pytest.raises(DataError, match="one row an image"):
+    with pytest.raises(DataError, match="one row per image"):
         one.update(torch.zeros(3))
     assert one.count == 5
     assert frechet._square_root(torch.zeros(3, 3, dtype=torch.float64)).abs().sum() == 0

@@ -60,5 +60,5 @@ def test_refuses_what_is_no_distribution() -> None:
             inception_score(bad)
     with pytest.raises(DataError, match="splits"):
         inception_score(rows[:9], splits=10)
-    with pytest.raises(DataError, match="one row an image"):
+    with pytest.raises(DataError, match="one row per image"):
         inception_score(rows[0])

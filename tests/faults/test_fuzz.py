@@ -36,7 +36,7 @@ from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
 from gswgan.federated import messages
-from gswgan.plan.plan import Plan
+from gswgan.methods import read_plan
 from gswgan.privacy.ledger import Ledger, read_journal, read_ledger
 from gswgan.privacy.randomness import create_key, load_key
 from gswgan.release.files import MANIFEST, checksum
@@ -168,7 +168,7 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         "FEMNIST npz": (a_file("f.npz", lambda path: load_data(path, classes=62)), [femnist], damaged),
         "persons": (a_file("p.txt", read_persons), [b"anna\nbert\nanna\ncarl\n", b"\xef\xbb\xbf1\r\n2\r\n"], damaged),
         "persons npz": (a_file("p.npz", read_persons), [_npz(persons=np.array([3, 1, 3, 2]))], damaged),
-        "plan": (a_file("plan.json", Plan.load), [json.dumps(plan.to_json()).encode()], damaged_json),
+        "plan": (a_file("plan.json", read_plan), [json.dumps(plan.to_json()).encode()], damaged_json),
         "ledger": (a_file("ledger.jsonl", read_ledger), [ledger.path.read_bytes()], damaged_lines),
         "journal": (a_file("journal.jsonl", read_journal), [journal.read_bytes()], damaged_lines),
         "budget": (a_file("budget", Budget), [(place / "budget").read_bytes()], damaged_lines),

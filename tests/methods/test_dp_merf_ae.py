@@ -166,7 +166,7 @@ def test_the_released_decoder_is_the_auto_encoders(plan: Plan, tmp_path: Path, m
 
     monkeypatch.setattr(DPMerfAE, "learn", learn)
     model = gswgan.load(finished(plan, tiny_images(), tmp_path / "run").root, device="cpu")
-    network = model._fitted()[1]
+    network = model._fitted().network
     for name, value in seen[-1].autoencoder.decoder.state_dict().items():
         assert torch.equal(network.decoder.state_dict()[name], value), name
     codes = torch.randn(7, plan.generator.latent)

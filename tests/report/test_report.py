@@ -73,9 +73,9 @@ def outside(html: str) -> list[str]:
 def all_pages(tmp_path: Path) -> dict[str, str]:
     pages = {kind: page_of(kind) for kind in OPTIONS}
     pages |= {f"{kind} private": private_page_of(kind, tmp_path) for kind in ("kernel", "ensemble")}
-    runs = [a_run(kind) for kind in ("kernel", "ensemble", "paper", "void")]
+    runs = [a_run(kind) for kind in ("kernel", "void")]
     report(runs, private=False, out=tmp_path / "several")
-    mine = [evaluated(a_copy(kind, tmp_path / f"my-{kind}")) for kind in ("kernel", "private", "paper")]
+    mine = [evaluated(a_copy(kind, tmp_path / f"my-{kind}")) for kind in ("kernel", "paper")]
     report(mine, private=True, out=tmp_path / "several-private")
     for name in ("several", "several-private"):
         pages[name] = (tmp_path / name / "report.html").read_text()

@@ -44,7 +44,7 @@ USES: dict[str, Callable[[RunFolder], object]] = {
     "train on its embedding": lambda folder: retrain(
         folder.root, folder.root.with_name("again"), steps=2, device="cpu", seed=0
     ),
-    "resume": lambda folder: run(folder, DATA, device=CPU),
+    "resume": lambda folder: run(RunFolder(folder.root), DATA, device=CPU),
 }
 
 

@@ -19,15 +19,15 @@ from torch import Tensor
 from gswgan.audit.wiring import (
     GREY,
     Observed,
-    Watch,
+    ReleaseStatistics,
     made_data,
     made_facts,
     observed,
+    open_real_run,
     restated,
     seed_of,
-    wired,
 )
-from gswgan.audit.worst_case import QUIET
+from gswgan.audit.worst_case import SIGNAL_TO_NOISE
 from gswgan.critics import autoencoder
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
@@ -41,10 +41,10 @@ from gswgan.plan.plan import Plan
 RECORDS, BATCH = 20, 6
 """Of the tiny runs: records, and how many take part in a release on average, where they are sampled."""
 
-LOUD_EPSILON = 60.0
+TINY_RUN_EPSILON = 60.0
 """Of the tiny runs that are not sampled."""
 
-Attack = Callable[[Plan, int, int], dict[str, Watch]]
+Attack = Callable[[Plan, int, int], dict[str, ReleaseStatistics]]
 """Plan, world and number of steps to what is seen of each kind of release."""
 
 
@@ -72,13 +72,10 @@ def tiny_plan(plan: Plan, *, seed: int) -> Plan:
     """A run of the same method and preset with few made records and little noise."""
     own_noise = find_method(plan.method).own_noise(plan.preset)
     loud = make_plan(
-        made_facts(max(RECORDS, _batch(plan.critic)), classes=2),
-        method=plan.method,
-        preset=plan.preset,
-        epsilon=LOUD_EPSILON if own_noise is None else None,
-        shards=4 if find_method(plan.method).takes_shards else None,
-        steps=4,
-    )
+        made_facts(max(RECORDS, _batch(plan.critic)), classes=2), method=plan.method, preset=plan.preset,
+        epsilon=TINY_RUN_EPSILON if own_noise is None else None,
+        shards=4 if find_method(plan.method).takes_shards else None, steps=4,
+    )  # fmt: skip
     return restated(loud, seed=seed, facts=made_facts(RECORDS, classes=2), critic=_quiet(loud.critic))
 
 
@@ -95,7 +92,7 @@ def _quiet(settings: Any) -> Any:
         return replace(settings, autoencoder=_quiet(settings.autoencoder), embedding=_quiet(settings.embedding))
     if not _batch(settings):
         return settings
-    noise = {"noise_std" if isinstance(settings, MinibatchSettings) else "noise_multiplier": 1 / QUIET}
+    noise = {"noise_std" if isinstance(settings, MinibatchSettings) else "noise_multiplier": 1 / SIGNAL_TO_NOISE}
     return replace(settings, learning_batch=BATCH, **noise)
 
 
@@ -104,32 +101,32 @@ def _alternating(width: int) -> Tensor:
     return (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
 
 
-def _opinion(images: Tensor) -> Tensor:
+def _sign_of_record(images: Tensor) -> Tensor:
     """Of records in [0, 1]: white 1, black -1, grey 0."""
     return ((images[:, -1, -1, -1] * 255).round() - GREY).sign()
 
 
-def _plant_gradients(gradients: Any, records_loss: Any) -> Watch:
+def _plant_gradients(gradients: Any, records_loss: Any) -> ReleaseStatistics:
     """Plant the gradients of records, and watch what the barrier lets out."""
     direction = _alternating(gradients.width)
-    release, seen = gradients.answer, Watch(direction.double().numpy(), gradients.mechanism.event)
+    release, seen = gradients.answer, ReleaseStatistics(direction.double().numpy(), gradients.mechanism.event)
 
     def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
-        said = _opinion(images) if loss is records_loss else torch.zeros(len(images))
+        said = _sign_of_record(images) if loss is records_loss else torch.zeros(len(images))
         return 1e3 * said[:, None] * direction
 
     def watched(*args: Any, **options: Any) -> Tensor:
         found: Tensor = release(*args, **options)
-        seen.see(found.double().numpy() * gradients.expected)
+        seen.add(found.double().numpy() * gradients.expected)
         return found
 
     gradients.rows, gradients.answer = rows, watched
     return seen
 
 
-def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
     data = made_data(plan.facts, world)
-    with wired(plan, data) as real:
+    with open_real_run(plan, data) as real:
         critic, step = real.critic, 0
         critic.prepare(data)
         seen = _plant_gradients(critic.gradients, dp_sgd_gan._loss_of_record)
@@ -141,22 +138,22 @@ def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
     return {"updates": seen}
 
 
-def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
     data = made_data(plan.facts, world)
-    with wired(plan, data) as real:
+    with open_real_run(plan, data) as real:
         return {"minibatches": _watch_minibatches(real.critic, data, plan, steps)}
 
 
-def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> Watch:
+def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> ReleaseStatistics:
     direction = _alternating(critic.features.width)
     critic.features = _PlantedFeatures(critic.features, direction)
     critic.prepare(data)
     mechanism = critic._batches
-    release, seen = mechanism.answer, Watch(direction.double().numpy(), mechanism.event)
+    release, seen = mechanism.answer, ReleaseStatistics(direction.double().numpy(), mechanism.event)
 
     def watched(*args: Any, **options: Any) -> Any:
         found = release(*args, **options)
-        seen.see(found.sums[0])  # all records are of the first class
+        seen.add(found.sums[0])  # all records are of the first class
         return found
 
     mechanism.answer = watched
@@ -185,21 +182,21 @@ class _PlantedFeatures:
         self._direction = direction
 
     def __call__(self, images: Tensor) -> Tensor:
-        return 1e3 * _opinion(images)[:, None] * self._direction
+        return 1e3 * _sign_of_record(images)[:, None] * self._direction
 
 
-def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
     settings: Any = plan.critic
     rows = plan.training.batch_size
     data = made_data(plan.facts, world)
     fake = torch.zeros(rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(rows, dtype=torch.int64)
     votes = torch.zeros(settings.teachers, rows * settings.projection, dtype=torch.int64)
-    with wired(plan, data) as real:
+    with open_real_run(plan, data) as real:
         critic = real.critic
         critic.prepare(data)
-        changed = next(k for k in range(settings.teachers) if _opinion_of_shard(critic.teachers, k))
-        votes[changed] = 0 if _opinion_of_shard(critic.teachers, changed) > 0 else 1
+        changed = next(k for k in range(settings.teachers) if _sign_of_shard(critic.teachers, k))
+        votes[changed] = 0 if _sign_of_shard(critic.teachers, changed) > 0 else 1
         critic.votes = lambda *args: votes
         critic.teachers.learn = lambda *args: None
         seen = {"check": _watch_votes(critic._check, settings), "votes": _watch_votes(critic._vote, settings)}
@@ -210,14 +207,14 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
     return seen
 
 
-def _opinion_of_shard(teachers: Any, number: int) -> float:
-    """The strongest opinion among the records of a teacher."""
+def _sign_of_shard(teachers: Any, number: int) -> float:
+    """The strongest sign_of_record among the records of a teacher."""
     own = teachers.partitions.table[number, : int(teachers.partitions.sizes[number])]
-    said = _opinion(teachers.images[own].to(torch.float32) / 255)
+    said = _sign_of_record(teachers.images[own].to(torch.float32) / 255)
     return float(said[said.abs().argmax()])
 
 
-def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
+def _watch_votes(mechanism: Any, settings: GPateSettings) -> ReleaseStatistics:
     """The changed teacher moves one vote from the second option to the first, in every question."""
     release, ballot = mechanism.answer, mechanism.ballot
     shape = (ballot.questions,) if ballot.largest else (ballot.questions, ballot.options)
@@ -226,25 +223,25 @@ def _watch_votes(mechanism: Any, settings: GPateSettings) -> Watch:
         middle[:], towards[:] = settings.teachers - 0.5, 1.0
     else:
         middle[:, 0], middle[:, 1], towards[:, 0], towards[:, 1] = settings.teachers - 0.5, 0.5, 1.0, -1.0
-    seen = Watch(towards.ravel(), mechanism.event, middle=middle)
+    seen = ReleaseStatistics(towards.ravel(), mechanism.event, middle=middle)
 
     def watched(name: str, votes: Tensor) -> Any:
         found = release(name, votes)
-        seen.see(found)
+        seen.add(found)
         return found
 
     mechanism.answer = watched
     return seen
 
 
-def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
+def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
     """Short runs, one after the other, each with a key of its own; then the embedding's releases, where it has many."""
     settings: Any = plan.critic
     data = made_data(plan.facts, world)
-    found: dict[str, Watch] = {}
+    found: dict[str, ReleaseStatistics] = {}
     for number in range(math.ceil(steps / settings.autoencoder.releases)):
         run = restated(plan, seed=seed_of(plan.seed, number))
-        with wired(run, data) as real:
+        with open_real_run(run, data) as real:
             seen = _plant_gradients(real.critic.gradients, autoencoder.reconstruction_loss)
             real.critic._train(data)
             real.check_ledger([seen.event] * len(seen))
@@ -253,6 +250,6 @@ def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Watch]:
         else:
             found["auto-encoder"] = seen
     if isinstance(settings.embedding, MinibatchSettings):
-        with wired(plan, data) as real:
+        with open_real_run(plan, data) as real:
             found["minibatches"] = _watch_minibatches(real.critic.kernel, data, plan, steps)
     return found

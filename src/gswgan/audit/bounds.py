@@ -2,7 +2,7 @@
 
 A distinguisher says "first world" where its score exceeds a threshold. If the mechanism is (epsilon, delta)-private,
 the probabilities p and q of that answer in the two worlds satisfy p <= e^epsilon q + delta, and so do 1 - q and 1 - p.
-The threshold is chosen on one part of the trials and judged on the rest.
+The threshold is chosen on one part of the trials; its rates are measured on the rest.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gswgan.privacy.events import Laplace, tally, unsampled
 
 Scores = NDArray[np.float64]
 
-FURTHEST = 4.0
+MAX_LOG_SCALE = 4.0
 """How far the noise scale is searched, as a logarithm: a factor of 55 either way."""
 
-PILOT = 1 / 6
+PILOT_SHARE = 1 / 6
 """The part of the trials on which thresholds are chosen."""
 
 
@@ -75,14 +75,11 @@ def _measure_all(first: Scores, second: Scores, thresholds: Scores, error: float
     high = np.where(false == sizes[1], 1.0, beta.isf(error / 2, false + 1, np.maximum(sizes[1] - false, 1)))
     return [
         Rates(
-            trials=min(sizes),
-            power=int(h) / sizes[0],
-            level=int(f) / sizes[1],
-            power_low=float(lo),
+            trials=min(sizes), power=int(h) / sizes[0], level=int(f) / sizes[1], power_low=float(lo),
             level_high=float(hi),
         )
         for h, f, lo, hi in zip(hits, false, low, high, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def distribution_free(rates: Rates, delta: float) -> float:
@@ -107,9 +104,9 @@ def by_trade_off(rates: Rates, family: Family) -> float:
 
     step = 0.25 if excess(0.0) > 0 else -0.25  # from the stated noise towards where the power matches
     edge = 0.0
-    while abs(edge) < FURTHEST and excess(edge + step) * step > 0:
+    while abs(edge) < MAX_LOG_SCALE and excess(edge + step) * step > 0:
         edge += step
-    if abs(edge) >= FURTHEST:
+    if abs(edge) >= MAX_LOG_SCALE:
         return 0.0 if step > 0 else family.epsilon(math.exp(edge))
     root = float(brentq(excess, min(edge, edge + step), max(edge, edge + step), xtol=1e-3))
     return family.epsilon(math.exp(root + 1e-3))  # rounded towards more noise: the smaller claim
@@ -119,7 +116,7 @@ def lower_bounds(
     first: Scores, second: Scores, *, delta: float, family: Family | None, error: float
 ) -> tuple[Bound, Bound | None]:
     """Distribution-free and trade-off bounds, each wrong with probability at most `error`."""
-    pilot = max(1, int(len(first) * PILOT)), max(1, int(len(second) * PILOT))
+    pilot = max(1, int(len(first) * PILOT_SHARE)), max(1, int(len(second) * PILOT_SHARE))
     trial = first[: pilot[0]], second[: pilot[1]]
     rest = first[pilot[0] :], second[pilot[1] :]
     spread = float(np.median(trial[0]) - np.median(trial[1]))

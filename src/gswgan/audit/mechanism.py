@@ -34,7 +34,7 @@ PREFIX = 4000
 REAL_STEPS = 1200
 """Releases of real runs, in each world, that tie the sufficient statistic to the code that trains."""
 
-UNLIKELY = 1e-6
+MIN_P_VALUE = 1e-6
 """A p-value below which real runs do not follow the law that the trials are drawn from."""
 
 CONFIDENCE = 0.95
@@ -126,16 +126,10 @@ def audit_method(
         tie = tie_to_real_runs(observe(plan, steps=REAL_STEPS, seed=seed))
         pairs = (audit_releases(plan, trials=trials, seed=seed, note=note),)
     return Audit(
-        method=method,
-        preset=plan.preset,
-        records=records,
-        stated=plan.guarantee,
-        claim=plan.guarantee.epsilon if claim is None else claim,
-        pairs=pairs,
-        tie=tie,
-        confidence=CONFIDENCE,
+        method=method, preset=plan.preset, records=records, stated=plan.guarantee,
+        claim=plan.guarantee.epsilon if claim is None else claim, pairs=pairs, tie=tie, confidence=CONFIDENCE,
         seconds=round(time.monotonic() - began, 1),
-    )
+    )  # fmt: skip
 
 
 def audit_kernel(
@@ -150,7 +144,7 @@ def audit_kernel(
         note(f"{trials} real releases in each world: {pair.name}")
         first, second = (kernel_scores(plan, pair, world, trials, seed=seed) for world in (1, 2))
         family = GaussianFamily(mu=gaussian.mu, delta=delta)
-        found.append(judge(pair.name, first, second, delta, family, steps=1, pairs=len(pairs)))
+        found.append(bound_pair(pair.name, first, second, delta, family, steps=1, pairs=len(pairs)))
     return tuple(found)
 
 
@@ -176,10 +170,12 @@ def audit_releases(plan: Plan, *, trials: int = TRIALS, seed: int = 0, note: Not
         family = GaussianFamily(mu=mu, delta=cost.delta)
     note("reading the trade-off curve")
     name = "a contribution moves from -v to v"
-    return judge(name, np.asarray(first), np.asarray(second), cost.delta, family, steps=sum(kinds.values()), pairs=1)
+    return bound_pair(
+        name, np.asarray(first), np.asarray(second), cost.delta, family, steps=sum(kinds.values()), pairs=1
+    )
 
 
-def judge(
+def bound_pair(
     name: str, first: Scores, second: Scores, delta: float, family: Family | None, *, steps: int, pairs: int
 ) -> Pair:
     """Both bounds for one pair; the allowed error is shared by all pairs and both forms."""
@@ -189,13 +185,13 @@ def judge(
 
 
 def tie_to_real_runs(observed: list[Observed]) -> float:
-    """The least p-value that real releases of both worlds follow their law; an error where it is UNLIKELY.
+    """The least p-value that real releases of both worlds follow their law; an error where it is MIN_P_VALUE.
 
     The trials would then say nothing about the code.
     """
     worst = min(observed, key=lambda kind: kind.p_value())
     p_value = worst.p_value()
-    if p_value < UNLIKELY:
+    if p_value < MIN_P_VALUE:
         raise AuditError(
             "real runs", f"{worst.name}: p = {p_value:.1e}", "the law of what was accounted for",
             "The code does not do what its plan says.",

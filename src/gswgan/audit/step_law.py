@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gswgan.privacy import DrawnOne, Sampled
 from gswgan.privacy.events import BaseEvent, gaussian_of
 
-AT_ONCE = 2**20
+NUMBERS_PER_CHUNK = 2**20
 """Numbers drawn at a time by one thread."""
 
 
@@ -63,7 +63,7 @@ class StepLaw:
 
     def scores(self, trials: int, steps: int, world: int, *, seed: int) -> NDArray[np.float64]:
         """Log-likelihood ratios of many independent trials, in threads; the seed fixes them."""
-        rows = max(1, AT_ONCE // steps)
+        rows = max(1, NUMBERS_PER_CHUNK // steps)
         parts = [min(rows, trials - start) for start in range(0, trials, rows)]
         seeds = np.random.SeedSequence([seed, world]).spawn(len(parts))
 

@@ -1,8 +1,8 @@
-"""Real runs on made images: folder, key, ledger, mechanism and critic are those that `gswgan train` makes of a plan.
+"""Real runs on artificial images: folder, key, ledger, mechanism and critic are those of `gswgan train`.
 
 The audit plants what a worst-case critic or gradient would say, and nothing else: who takes part, the clip, the sum,
 the ledger and the noise come from the run's own wiring, so an error there is an error that the audit can see. The key
-alone is fixed by the audit's seed (`insecure_reproducible`): nobody's data is at stake, and a result can be repeated.
+alone is fixed by the audit's seed (`insecure_reproducible`): no real data is used, and a result can be repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Statistics = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wired:
+class RealRun:
     """A critic in its run folder."""
 
     critic: Any
@@ -68,12 +68,12 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def wired(plan: Plan, data: ImageData) -> Iterator[Wired]:
+def open_real_run(plan: Plan, data: ImageData) -> Iterator[RealRun]:
     """The critic that a training with this plan and data would use; nothing is released yet."""
     with scratch() as place:
         folder = RunFolder.create(place / "run", plan)
         critic: Critic = make_critic(plan, folder, data, CPU)
-        yield Wired(critic=critic, folder=folder)
+        yield RealRun(critic=critic, folder=folder)
 
 
 def restated(plan: Plan, *, seed: int, **changes: Any) -> Plan:
@@ -97,15 +97,9 @@ def made_facts(records: int, classes: int = 1, side: int = SIDE) -> Facts:
     """Facts of made grey images."""
     names = tuple(map(str, range(classes))) if classes > 1 else ("all",)
     return Facts(
-        data="audit",
-        records=records,
-        persons=None,
-        classes=classes,
-        class_names=names,
-        labelled=classes > 1,
-        image_size=side,
-        channels=1,
-    )
+        data="audit", records=records, persons=None, classes=classes, class_names=names, labelled=classes > 1,
+        image_size=side, channels=1,
+    )  # fmt: skip
 
 
 def made_data(facts: Facts, world: int, *, others: int = GREY) -> ImageData:
@@ -118,12 +112,12 @@ def made_data(facts: Facts, world: int, *, others: int = GREY) -> ImageData:
     )
 
 
-def opinion(images: torch.Tensor) -> torch.Tensor:
+def sign_of_record(images: torch.Tensor) -> torch.Tensor:
     """What a record of `made_data` says, by its last pixel: 1 (white), -1 (black) or 0 (grey), for 8-bit images."""
     return (images[:, -1, -1, -1].to(torch.float32) - GREY).sign()
 
 
-class Watch:
+class ReleaseStatistics:
     """What releases show along the worst direction and across it, in units of the noise."""
 
     def __init__(self, direction: Statistics, event: BaseEvent, *, middle: Statistics | float = 0.0) -> None:
@@ -133,7 +127,7 @@ class Watch:
         self._along: list[float] = []
         self._across: list[Statistics] = []
 
-    def see(self, released: Statistics) -> None:
+    def add(self, released: Statistics) -> None:
         """One release."""
         seen = (released - self._middle).ravel() / gaussian_of(self.event).noise_std
         along = float(seen @ self._direction)
@@ -141,7 +135,7 @@ class Watch:
         self._along.append(along)
         self._across.append((seen - along * self._direction)[::step])
 
-    def extend(self, other: Watch) -> None:
+    def extend(self, other: ReleaseStatistics) -> None:
         """What another run of the same kind showed."""
         self._along += other._along
         self._across += other._across
@@ -180,7 +174,7 @@ NOISE = StepLaw(rate=1.0, out=0.0, size=0.0)
 """Across the worst direction a release is noise alone."""
 
 
-def observed(name: str, first: Watch, second: Watch) -> list[Observed]:
+def observed(name: str, first: ReleaseStatistics, second: ReleaseStatistics) -> list[Observed]:
     """Both worlds of one kind of release: along the direction as its event says, across it noise."""
     (along, across), (other_along, other_across) = first.statistics, second.statistics
     return [

@@ -22,15 +22,15 @@ from gswgan.audit.wiring import (
     NOISE,
     SIDE,
     Observed,
+    ReleaseStatistics,
     Statistics,
-    Watch,
     made_data,
     made_facts,
     observed,
-    opinion,
+    open_real_run,
     restated,
     seed_of,
-    wired,
+    sign_of_record,
 )
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.kernel.embedding import Embedding
@@ -55,7 +55,7 @@ FEATURES = KernelSettings(features=32, length_scales=(0.5,))
 SHARDS = 4
 """Critics in the real steps of the ensemble: how many others there are changes nothing along the direction."""
 
-QUIET = 2.5
+SIGNAL_TO_NOISE = 2.5
 """The critic's block over the noise in the real steps: so little noise that a wrong rate of participation shows."""
 
 
@@ -76,12 +76,9 @@ class KernelPair:
         shift = np.repeat(np.arange(copies) * CLASSES, 3)
         classes = copies * CLASSES
         return ImageData(
-            name="audit",
-            images=np.tile(images, (copies, 1, 1, 1)),
-            labels=np.tile(labels, copies) + shift,
-            classes=classes,
-            class_names=tuple(map(str, range(classes))),
-        )
+            name="audit", images=np.tile(images, (copies, 1, 1, 1)), labels=np.tile(labels, copies) + shift,
+            classes=classes, class_names=tuple(map(str, range(classes))),
+        )  # fmt: skip
 
 
 def public_features() -> RandomFeatures:
@@ -124,7 +121,7 @@ def kernel_scores(
 def kernel_release(plan: Plan, data: ImageData, *, seed: int, features: Any = None) -> Embedding:
     """The embedding that a run of the plan's privacy settings on this data leaves in its folder."""
     run = restated(plan, seed=seed, facts=Facts.of(data), critic=FEATURES)
-    with wired(run, data) as real:
+    with open_real_run(run, data) as real:
         if features is not None:
             real.critic.features = features
         with contextlib.suppress(RunError):  # no class has enough records: training would end here
@@ -150,18 +147,18 @@ def checkerboard(shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 
 def plant_critics(ensemble: Ensemble) -> None:
-    """What a critic becomes is up to its shard: white says v, black -v, grey 0, far beyond the clip. None learns."""
+    """A critic's gradient follows from its record: v for white, -v for black, 0 for grey, far beyond the clip."""
 
-    def judge(members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
+    def planted(members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
         first = ensemble.partitions.table[torch.from_numpy(members), 0]
-        said = opinion(ensemble.images[first])
+        said = sign_of_record(ensemble.images[first])
         return 1e3 * said.view(-1, 1, 1, 1, 1) * checkerboard(images.shape)
 
-    ensemble.input_gradients = judge  # type: ignore[method-assign]
+    ensemble.input_gradients = planted  # type: ignore[method-assign]
     ensemble._learn = lambda *args: None  # type: ignore[method-assign]
 
 
-def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
+def small_ensemble_plan(plan: Plan, *, seed: int) -> Plan:
     """The plan with SHARDS critics that do not learn, a record each, and little noise; sampling as it is planned."""
     privacy = plan.privacy
     assert privacy is not None
@@ -169,14 +166,14 @@ def quiet_ensemble(plan: Plan, *, seed: int) -> Plan:
     if isinstance(plan.critic, KernelThenEnsembleSettings):
         tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
     if privacy.sampling != "one":  # the paper's is little enough
-        noise = privacy.contribution.sensitivity("zeroed") / QUIET
+        noise = privacy.contribution.sensitivity("zeroed") / SIGNAL_TO_NOISE
         privacy = replace(privacy, noise_std=noise)
     return restated(
         plan, seed=seed, facts=made_facts(SHARDS), critic=tiny, privacy=replace(privacy, shards=SHARDS),
     )  # fmt: skip
 
 
-def watch_ensemble(plan: Plan, world: int, steps: int) -> Watch:
+def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     """Real steps: who takes part, planted gradients, clip, sum, ledger, noise.
 
     With the paper's draw of one, the others answer as the changed critic does in the second world.
@@ -187,15 +184,15 @@ def watch_ensemble(plan: Plan, world: int, steps: int) -> Watch:
     data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else GREY)
     fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
-    seen = Watch(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
+    seen = ReleaseStatistics(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
     expected = expected_participants(privacy.event, SHARDS)
-    with wired(plan, data) as real:
+    with open_real_run(plan, data) as real:
         ensemble = real.critic.ensemble if start else real.critic
         plant_critics(ensemble)
         ensemble.prepare(data)
         for step in range(steps):
             ensemble.learn(step, _NO_GENERATOR)
-            seen.see(ensemble.upstream_gradient(fake, labels).double().numpy() * expected)
+            seen.add(ensemble.upstream_gradient(fake, labels).double().numpy() * expected)
         real.check_ledger([privacy.event] * steps)
     return seen
 
@@ -205,8 +202,8 @@ _NO_GENERATOR: Generator = None  # type: ignore[assignment]  # planted critics d
 
 def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
     """Real steps of the plan's ensemble in both worlds; where the kernel critic starts it, its release as well."""
-    tiny = {world: quiet_ensemble(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
-    first, second = (watch_ensemble(tiny[world], world, steps) for world in (1, 2))
+    tiny = {world: small_ensemble_plan(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
+    first, second = (observe_steps(tiny[world], world, steps) for world in (1, 2))
     found = observed("critics", first, second)
     if isinstance(plan.critic, KernelThenEnsembleSettings):
         found.append(observe_start(tiny[1]))
@@ -217,7 +214,7 @@ def observe_start(plan: Plan) -> Observed:
     """The noise of the kernel's release before an ensemble: released minus exact sums, over the planned noise."""
     settings: Any = plan.critic
     data = made_data(plan.facts, 1)
-    with wired(plan, data) as real:
+    with open_real_run(plan, data) as real:
         with contextlib.suppress(RunError):
             real.critic.kernel.prepare(data)
         released = Embedding.load(real.folder.embedding)

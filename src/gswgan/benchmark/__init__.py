@@ -1,1 +1,1 @@
-"""Methods held against each other: each at every epsilon, trained, measured and put into the paper's tables."""
+"""Methods compared: each is trained and measured at every epsilon, and shown in the paper's tables."""

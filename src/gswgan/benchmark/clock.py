@@ -23,15 +23,15 @@ class Clock:
         self._began = self._part = 0.0
 
     def skip(self, cell: Cell) -> None:
-        """There is nothing to do."""
+        """The cell is done already."""
         self._left.remove(cell)
 
     def start(self, cell: Cell) -> None:
-        """It begins."""
+        """The cell begins."""
         self._left.remove(cell)
         self._cell, self._began, self._part = cell, time.monotonic(), 0.0
 
-    def tell(self, what: str, part: float) -> None:
+    def report(self, what: str, part: float) -> None:
         """So much of its training, or of its measurements, is done."""
         assert self._cell is not None
         self._part = part
@@ -49,7 +49,7 @@ class Clock:
         return seconds
 
     def end(self) -> None:
-        """There is nothing left."""
+        """All cells are done."""
         self._progress("done", self._spent, self._spent)
 
     def left(self) -> float:

@@ -1,7 +1,7 @@
 """Train, sample and measure every cell, whatever becomes of the others; then write tables and page.
 
 A cell is a run folder like any other. What the benchmark knows of it is in RUN/private/benchmark.json, so that a
-finished cell is never run again and a half-finished one goes on where it stopped, also after `kill -9`.
+finished cell is never run again and a half-finished one continues where it stopped, also after `kill -9`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gswgan.benchmark.cells import Cell, find_entries, make_cells
+from gswgan.benchmark.cells import Cell
 from gswgan.benchmark.clock import Clock, PeakMemory
+from gswgan.benchmark.options import DataSets, Options
 from gswgan.benchmark.page import benchmark_page
 from gswgan.benchmark.tables import gather, markdown
 from gswgan.data import ImageData
-from gswgan.errors import DataError, PlanError, RunError
-from gswgan.evaluation.cache import is_public
-from gswgan.evaluation.classifiers import FAST, check
+from gswgan.errors import DataError, RunError
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
-from gswgan.evaluation.real_data import load_data, load_held_out
-from gswgan.evaluation.references import reference_folders
+from gswgan.evaluation.references import is_public, reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
 from gswgan.methods import make_plan
 from gswgan.plan.defaults import TINY
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import plan_warnings
-from gswgan.plan.settings import check_epsilon, check_whole
+from gswgan.plan.settings import check_whole
 from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder, read_json, write_json
-from gswgan.run.released import load, pick_device
+from gswgan.run.released import load
 
 SAMPLES, TINY_SAMPLES = 60_000, 5_000
-"""Synthetic images a cell, as in the paper; of tiny images (the digits) fewer are enough."""
+"""Synthetic images per cell, as in the paper; of tiny images (the digits) fewer are enough."""
 
 NO_FID = "FID is left out: it takes long without a GPU. Ask for it by --fid."
 
@@ -52,51 +50,45 @@ Progress = Callable[[str, float, float], None]
 
 
 def benchmark(
-    data: Sequence[tuple[ImageData, ImageData | None]],
+    data: DataSets,
     *,
     out: str | Path,
-    methods: Sequence[str] = ("all",),
-    epsilons: Sequence[float] = (10.0,),
-    seeds: Sequence[int] = (1,),
-    samples: int | None = None,
-    classifiers: Sequence[str] = FAST,
-    fid: bool | None = None,
-    inception_weights: Path | None = None,
-    device: str | None = None,
     note: Note = lambda text: None,
     progress: Progress = lambda what, done, total: None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Every method at every epsilon with every seed, on each data set (training and held-out part).
+    """Every method at every epsilon with every seed, on each data set; `options` are the fields of `Options`.
 
-    Returns what benchmark.json holds. `fid`: measure it, or not; by default where that is quick, on a GPU. All figures
-    are computed on real data: PRIVATE unless the data is public. The epsilon of a line is for one run alone.
+    Returns what benchmark.json holds. All figures are computed on real data: PRIVATE unless the data is public. The
+    epsilon of a line is for one run alone.
     """
-    entries, root = find_entries(methods), Path(out)
-    epsilons = sorted({check_epsilon(epsilon) for epsilon in epsilons})
-    seeds = list(dict.fromkeys(check_whole("seed", seed, 0, 2**32 - 1) for seed in seeds))
-    if not epsilons or not seeds:
-        raise PlanError("epsilons and seeds", (epsilons, seeds), "at least one of each")
-    check(classifiers, "paper")
-    where = pick_device(device)
-    fid = where.type == "cuda" or inception_weights is not None if fid is None else fid
-    request = Request(
-        metrics=("inception_score", "fid", "classifiers") if fid else ("inception_score", "classifiers"),
-        classifiers=tuple(classifiers),
-        device=where,
-        inception_weights=inception_weights,
-    )
+    asked, root = Options(**options), Path(out)
+    cells, request = asked.cells([train.name for train, _ in data]), asked.request()
     _make_private(root)
-    stage = {train.name: _setup(train, test, root, request, samples) for train, test in data}
-    if len(stage) < len(data) or not data:
+    setups = {train.name: _setup(train, test, root, request, asked.samples) for train, test in data}
+    if len(setups) < len(data) or not data:
         raise DataError("data", [train.name for train, _ in data], "data sets of different names, at least one")
-    everything = [_Job(cell, RunFolder(cell.folder(root)), stage[cell.data])
-                  for cell in make_cells(list(stage), entries, epsilons, seeds)]  # fmt: skip
-    if not fid:
+    jobs = [_Job(cell, RunFolder(cell.folder(root)), setups[cell.data]) for cell in cells]
+    measures_fid = "fid" in request.metrics
+    if not measures_fid:
         note(NO_FID)
-    clock = Clock({job.cell: job.read().get("cell_seconds") for job in everything}, progress)
+    failed = _run_all(jobs, Clock({job.cell: job.read().get("cell_seconds") for job in jobs}, progress), note)
+    found = gather([(job.cell, job.folder, job.read(), failed.get(job.cell)) for job in jobs])
+    found["skipped"] |= {} if measures_fid else {"fid": NO_FID}
+    public = all(is_public(checksum) for job in jobs for checksum in job.checksums if checksum is not None)
+    found |= {"public": public, "private": None if public else PRIVATE, "device": request.device.type}
+    mode = 0o644 if public else 0o600
+    write_durably(root / "benchmark.json", (json.dumps(found, indent=1) + "\n").encode(), mode=mode)
+    write_durably(root / "benchmark.md", markdown(found).encode(), mode=mode)
+    benchmark_page(found, root).write(root, private=not public)
+    return found
+
+
+def _run_all(jobs: Sequence[_Job], clock: Clock, note: Note) -> dict[Cell, str]:
+    """Train and measure what is not done yet; returns what failed, by cell."""
     failed: dict[Cell, str] = {}
     warned: set[str] = set()
-    for number, job in enumerate(everything, 1):
+    for number, job in enumerate(jobs, 1):
         if job.is_done():
             clock.skip(job.cell)
             continue
@@ -112,32 +104,9 @@ def benchmark(
             job.write(cell_seconds=job.read().get("cell_seconds", 0.0) + seconds)
         outcome = f"FAILED: {failed[job.cell]}" if job.cell in failed else f"{duration(seconds)}"
         left = f" About {duration(clock.left())} left." if clock.left() else ""
-        note(f"[{number}/{len(everything)}] {job.cell.name}: {outcome}.{left}")
+        note(f"[{number}/{len(jobs)}] {job.cell.name}: {outcome}.{left}")
     clock.end()
-    found = gather([(job.cell, job.folder, job.read(), failed.get(job.cell)) for job in everything])
-    found["skipped"] |= {} if fid else {"fid": NO_FID}
-    public = all(is_public(checksum) for job in everything for checksum in job.checksums if checksum is not None)
-    found |= {"public": public, "private": None if public else PRIVATE, "device": where.type}
-    mode = 0o644 if public else 0o600
-    write_durably(root / "benchmark.json", (json.dumps(found, indent=1) + "\n").encode(), mode=mode)
-    write_durably(root / "benchmark.md", markdown(found).encode(), mode=mode)
-    benchmark_page(found, root).write(root, private=not public)
-    return found
-
-
-def load_sets(
-    methods: Sequence[str], specs: Sequence[str], test_data: str | None, classes: int | None
-) -> list[tuple[ImageData, ImageData | None]]:
-    """The named data sets, each with its held-out part; wrong names of methods are refused before any is read."""
-    find_entries(methods)
-    specs = list(dict.fromkeys(specs))
-    if len(specs) > 1 and (test_data is not None or classes is not None):
-        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
-    sets = []
-    for spec in specs:
-        train = load_data(spec=spec, classes=classes)
-        sets.append((train, load_held_out(train, test_data, spec=spec, classes=classes)))
-    return sets
+    return failed
 
 
 def _make_private(root: Path) -> None:
@@ -189,10 +158,8 @@ class _Job:
         """What the figures depend on besides the run."""
         request = self.setup.request
         return {
-            "samples": self.setup.samples,
-            "metrics": list(request.metrics),
-            "classifiers": list(request.classifiers),
-        }
+            "samples": self.setup.samples, "metrics": list(request.metrics), "classifiers": list(request.classifiers),
+        }  # fmt: skip
 
     def read(self) -> dict[str, Any]:
         """The state; empty before the cell has begun."""
@@ -218,7 +185,7 @@ class _Job:
         if self.read().get("trained"):
             return True
         if self.folder.is_vacant():
-            clock.tell("planning", 0.0)
+            clock.report("planning", 0.0)
             plan = make_plan(
                 Facts.of(train), method=cell.entry.method, preset=cell.entry.preset, epsilon=cell.epsilon,
                 seed=cell.seed, device=device.type,
@@ -240,7 +207,7 @@ class _Job:
             self.write(checksums=self.checksums, peak_memory=peak, **spent, **more)
 
         def move(done: int) -> None:
-            clock.tell(f"step {done} of {steps}", done / steps)
+            clock.report(f"step {done} of {steps}", done / steps)
             if time.monotonic() - saved > SAVE_EVERY:
                 keep()
 
@@ -263,7 +230,7 @@ class _Job:
         model = load(self.folder.root, device=str(setup.request.device))
         evaluate(
             lambda seed: make_synthetic(*model.sample(size, seed=seed), train, name="run"), setup, results,
-            progress=lambda what, done, total: clock.tell(what, done / total if total else 1.0),
+            progress=lambda what, done, total: clock.report(what, done / total if total else 1.0),
         )  # fmt: skip
         seed, request = str(self.cell.seed), setup.request
         wanted = {*request.metrics, *(f"classifiers.{name}" for name in request.classifiers)}

@@ -81,18 +81,13 @@ def _row(cells: Sequence[Measured]) -> dict[str, Any]:
     seconds = [state["seconds"] for _, _, state in finished]
     memory = [state["peak_memory"] for _, _, state in finished if state["peak_memory"] is not None]
     return {
-        "data": first.data,
-        "name": first.entry.name,
-        "method": first.entry.method,
-        "preset": first.entry.preset,
-        "asked_epsilon": first.epsilon,
-        **_stated([folder for _, folder, _ in finished]),
+        "data": first.data, "name": first.entry.name, "method": first.entry.method, "preset": first.entry.preset,
+        "asked_epsilon": first.epsilon, **_stated([folder for _, folder, _ in finished]),
         **{name: found[name] for name in ("inception_score", "fid", "classifiers", "average_accuracy")},
-        "train_seconds": float(np.mean(seconds)) if seconds else None,
-        "peak_memory": max(memory, default=None),
+        "train_seconds": float(np.mean(seconds)) if seconds else None, "peak_memory": max(memory, default=None),
         "runs": {str(cell.seed): str(cell.folder(Path())) for cell, _, _ in finished},
         "failed": {str(cell.seed): failed for cell, _, _, failed in cells if failed is not None},
-    }
+    }  # fmt: skip
 
 
 def _stated(runs: Sequence[RunFolder]) -> dict[str, Any]:
@@ -139,7 +134,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[list[
 
 
 def main_table(found: Mapping[str, Any], data: str) -> Table:
-    """Table 1 with our columns; those that nobody has anything for are left out."""
+    """Table 1 with our columns; columns without any value are left out."""
     head = ["Method", "Preset", "True epsilon", "Claimed", "Relation", "IS ↑", "FID ↓", "MLP ↑", "CNN ↑",
             "Avg ↑", "Calibrated ↑", "Train time", "Peak MiB"]  # fmt: skip
     real = found["real"][data]
@@ -163,11 +158,9 @@ def main_table(found: Mapping[str, Any], data: str) -> Table:
     deltas = sorted({row["privacy"]["delta"] for row in _of(found, data) if row["privacy"]})
     at = f", at delta {' or '.join(map(figure, deltas))}" if deltas else ""
     return Table(
-        title=f"{data}: methods compared{at} (Table 1)",
-        head=[head[at] for at in used],
-        rows=[[row[at] for at in used] for row in rows],
-        words=(0, 1),
-    )
+        title=f"{data}: methods compared{at} (Table 1)", head=[head[at] for at in used],
+        rows=[[row[at] for at in used] for row in rows], words=(0, 1),
+    )  # fmt: skip
 
 
 def classifier_table(found: Mapping[str, Any], data: str) -> Table:

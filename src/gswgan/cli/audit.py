@@ -18,15 +18,15 @@ def audit(
     method: Annotated[str, typer.Option(
         help="gswgan, dp-merf, dp-merf-ae, dp-sgd-gan or g-pate.")] = "gswgan",
     preset: Annotated[str | None, typer.Option(
-        help="Of the method: for gswgan default, ensemble, ensemble-alone or paper.")] = None,
-    records: Annotated[int, typer.Option(help="Plan for so many records; they set the ensemble's shards.")] = 60_000,
+        help="Of the method: for gswgan kernel, ensemble, ensemble-alone or paper.")] = None,
+    records: Annotated[int, typer.Option(help="Plan for so many records; they set the number of critics.")] = 60_000,
     claim: Annotated[float | None, typer.Option(
         help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:  # fmt: skip
     """Attack the mechanism of a method: `gswgan audit --preset paper --claim 9.99`.
 
-    Worst-case neighbours go many times through runs as `gswgan train` makes them (made images, nobody's data). How
+    Worst-case neighbours go many times through runs as `gswgan train` makes them, on artificial images. How
     well the best distinguisher tells them apart is a lower bound on epsilon at 95 % confidence. A bound above the
     claim refutes it. A bound below proves nothing by itself: the argument in docs/proof.md does.
     """

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gswgan.cli.console import console, errors, needs_extra, print_json, work_bar
-from gswgan.errors import PlanError
 
 _DATA, _WHAT = "Data", "What to compare"
 
@@ -47,24 +46,26 @@ def benchmark(
 
     Trains, samples and measures each method at each epsilon with each seed; writes benchmark.json, benchmark.md and
     report.html. The figures are computed on real data: they are PRIVATE unless the data is public. Stopped at any
-    moment, the same command goes on; a run that fails does not stop the others, and is tried again next time.
+    moment, the same command continues; a run that fails does not stop the others, and is tried again next time.
     """
     needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
+    from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
-    from gswgan.benchmark.run import load_sets
     from gswgan.cli.running import limit_threads
-    from gswgan.evaluation.inputs import parse_classifiers, parse_seeds
     from gswgan.run.released import pick_device
 
-    wanted, epsilons = [part.strip() for part in methods.split(",") if part.strip()], _numbers(epsilon)
-    sets = load_sets(wanted, data or ["digits"], test_data, classes)
+    parsed = parse_options(methods, epsilon, seeds, classifiers)
+    sets = load_sets(data or ["digits"], test_data, classes)
     limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
     with work_bar() as (note, progress):
         found = compare(
-            sets, out=out, methods=wanted, epsilons=epsilons, seeds=parse_seeds(seeds), samples=samples,
-            classifiers=parse_classifiers(classifiers), fid=fid, inception_weights=inception_weights, device=device,
-            note=note, progress=progress,
+            sets, out=out, note=note, progress=progress, samples=samples, fid=fid, device=device,
+            inception_weights=inception_weights, **parsed,
         )  # fmt: skip
+    _show(found, out, json)
+
+
+def _show(found: dict[str, Any], out: Path, json: bool) -> None:
     shown = errors if json else console
     shown.print((out / "benchmark.md").read_text())
     for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
@@ -73,10 +74,3 @@ def benchmark(
         print_json(found)
     if found["failed"]:
         raise typer.Exit(1)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise PlanError("epsilon", text, "numbers with commas between, such as 1,3,10") from None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from gswgan.cli.console import console
 from gswgan.errors import PlanError
+
+if TYPE_CHECKING:
+    from gswgan.run.budget import Budget
 
 
 def budget(
@@ -31,17 +34,15 @@ def budget(
     from gswgan.run.budget import Budget
 
     if (epsilon is None) != (delta is None) or (epsilon is None and sampled_share is not None):
-        raise PlanError(
-            "budget",
-            (epsilon, delta, sampled_share),
-            "both --epsilon and --delta",
-            "One means nothing without the other.",
-        )
-    found = (
-        Budget(file)
-        if epsilon is None or delta is None
-        else Budget.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share)
-    )
+        given = (epsilon, delta, sampled_share)
+        raise PlanError("budget", given, "both --epsilon and --delta", "One means nothing without the other.")
+    if epsilon is None or delta is None:
+        _show(Budget(file))
+    else:
+        _show(Budget.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share))
+
+
+def _show(found: Budget) -> None:
     console.print(f"budget:    epsilon {found.epsilon:.4g} at delta {found.delta:g}, for all runs together")
     if not found.runs:
         console.print("used:      nothing")

@@ -64,14 +64,9 @@ def progress_bar(total: int, spent: Callable[[int], str]) -> Iterator[Move]:
     Moved with another unit than "step", another bar comes first, for what is done before the first step.
     """
     columns = (
-        TextColumn("{task.description} {task.completed:,.0f}/{task.total:,.0f}"),
-        BarColumn(),
-        _Speed(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[spent]}"),
-    )
+        TextColumn("{task.description} {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(), _Speed(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
+    )  # fmt: skip
     with Progress(*columns, console=console) as bar:
         tasks: dict[str, TaskID] = {}
 
@@ -100,5 +95,5 @@ def work_bar(kept: str = "") -> Iterator[tuple[Callable[..., None], Callable[[st
 
             yield bar.console.print, move
     except KeyboardInterrupt:
-        errors.print(f"stopped; the same command goes on. {kept}".rstrip())
+        errors.print(f"stopped; the same command continues. {kept}".rstrip())
         raise typer.Exit(130) from None

@@ -49,7 +49,7 @@ def evaluate(
     """Measure a synthetic set as the paper does: `gswgan evaluate RUN --classifiers fast`.
 
     The figures are computed on real data: they are PRIVATE and kept in RUN/private (or beside the file), never in a
-    release. Ctrl-C loses at most the figure in the making; the same command goes on from there.
+    release. Ctrl-C loses at most the figure being computed; the same command continues from there.
     """
     from gswgan.evaluation.evaluate import evaluate as measure
     from gswgan.evaluation.inputs import EvaluationInputs, parse_request

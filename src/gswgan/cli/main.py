@@ -24,14 +24,10 @@ from gswgan.cli import (
 from gswgan.errors import GswganError, printable
 
 app = typer.Typer(
-    name="gswgan",
-    help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
-    epilog="Start with: gswgan train --data digits",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+    name="gswgan", help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
+    epilog="Start with: gswgan train --data digits", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False, rich_markup_mode="markdown",
+)  # fmt: skip
 app.command(name="train")(train.train)
 app.command(name="sample")(sample.sample)
 app.command(name="export")(sample.export)

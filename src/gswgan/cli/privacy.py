@@ -34,12 +34,7 @@ def account(
     json: _Json = False,
 ) -> None:  # fmt: skip
     """Epsilon of a RUN, of a preset, or of a noise multiplier, with all that it means nothing without."""
-    chosen = [run is not None, preset is not None or method is not None, noise_multiplier is not None]
-    if sum(chosen) != 1:
-        raise PrivacyError(
-            "arguments", sum(chosen), "exactly one of RUN, --preset (or --method) or --noise-multiplier",
-            "For example: gswgan privacy account --preset paper.",
-        )  # fmt: skip
+    _check_one(run is not None, preset is not None or method is not None, noise_multiplier is not None)
     from gswgan.report.account import Releases, account_preset, account_run
 
     if run is not None:
@@ -85,6 +80,14 @@ def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")
     from gswgan.report.explain import explanation
 
     console.print(explanation(*account_run(run)))
+
+
+def _check_one(*chosen: bool) -> None:
+    if sum(chosen) != 1:
+        raise PrivacyError(
+            "arguments", sum(chosen), "exactly one of RUN, --preset (or --method) or --noise-multiplier",
+            "For example: gswgan privacy account --preset paper.",
+        )  # fmt: skip
 
 
 def _show(content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,6 @@ def run_with_progress(
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
     from gswgan.cli.plan_text import describe
-    from gswgan.cli.ranks import ranks_of
     from gswgan.report.explain import outcome
     from gswgan.run.loop import run
     from gswgan.run.released import pick_device
@@ -59,7 +59,11 @@ def run_with_progress(
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
-    ranks = ranks_of(plan, where)
+    ranks = None
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process, and others
+        from gswgan.cli.ranks import ranks_of
+
+        ranks = ranks_of(plan, where)
     with progress_of(plan) as move:
         ended = run(
             folder, images, device=place, progress=move, note=console.print,

@@ -86,7 +86,7 @@ def train(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
     workers: Annotated[str | None, typer.Option(metavar="N|ray",
-        help="Processes that read a folder of shards, or ray: the Ray cluster at $RAY_ADDRESS. Default: one a core.",
+        help="Processes that read a folder of shards, or ray: the Ray cluster at $RAY_ADDRESS. Default: one per core.",
         rich_help_panel=_RUN)] = None,
     seed: Annotated[int | None, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",

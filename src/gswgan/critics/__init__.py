@@ -1,6 +1,6 @@
-"""Critics: the part that sees data. What leaves a critic is sanitized, or made from what was.
+"""Critics: the part that sees the data. What leaves a critic is sanitized, or computed from sanitized answers.
 
-All critics answer one interface, so the training loop (and, for remote critics, the federated one) is the same.
+All critics have one interface, so the training loop is the same for each, also for critics on remote machines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["Critic"]
 
 
 class Critic(ABC):
-    """What Algorithm 1 asks of a critic, whether its answers are computed here or on remote machines."""
+    """The interface of Algorithm 1 to a critic, which may compute here or on remote machines."""
 
     @property
     def can_be_captured(self) -> bool:
-        """Whether an answer happens on the device alone, so that a step can be recorded and replayed."""
+        """Whether a gradient is computed on the device alone, so that a step can be captured as a CUDA graph."""
         return False
 
     @property
@@ -37,27 +37,27 @@ class Critic(ABC):
 
     @abstractmethod
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Before the first step. Kernel: the one release. Ensemble: partitions and warm start, nothing leaves.
+        """Prepare the first step. Kernel: the one answer. Ensemble: partitions and warm start, and nothing leaves.
 
-        `resumed`: a state will be loaded next, so there is no need to warm up.
+        `resumed`: a state will be loaded next, so no warm start is needed.
         """
 
     @abstractmethod
     def learn(self, step: int, generator: Generator) -> None:
-        """Improve on the private data against the generator's current fakes. What happens here stays private."""
+        """Learn from the private data against the generator's current fakes. The result stays private."""
 
     @abstractmethod
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """The sanitized gradient of the generator's loss with respect to each fake [B, c, h, w]."""
+        """Return the sanitized gradient of the generator's loss with respect to each fake [B, c, h, w]."""
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Private figures for the private log."""
+        """Return private figures for the private log."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Everything private that is needed to go on after a stop."""
+        """Return everything private that is needed to continue after a stop."""
 
     @abstractmethod
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""

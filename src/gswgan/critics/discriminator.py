@@ -1,6 +1,6 @@
-"""The discriminator that the GAN baselines share, and what a critic made of one discriminator does.
+"""The discriminator that the GAN baselines share, and a critic that consists of one discriminator.
 
-A small conditional DCGAN without batch norm: what it says of an image does not depend on the others of a batch.
+It is a small conditional DCGAN without batch norm, so that an image's score does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator
+from gswgan.generators.optimizer_state import load_optimizer, optimizer_tensors
 from gswgan.privacy import Streams
 
 KERNEL, STRIDE, PADDING = 4, 2, 1
@@ -25,13 +26,16 @@ SLOPE = 0.2  # of the leaky ReLU
 
 
 class Convolution(nn.Conv2d):
-    """Half the side; "copy the windows, multiply by a matrix", since gradients of single samples are products then."""
+    """A convolution that halves the side, as a matrix product over copied windows.
+
+    In this form the gradients of single samples are products.
+    """
 
     def forward(self, maps: Tensor) -> Tensor:
         """[n, in, h, w] to [n, out, h // 2, w // 2]."""
         side, padded = maps.shape[-1] // STRIDE, F.pad(maps, [PADDING] * 4)
         every = [slice(tap, tap + STRIDE * side, STRIDE) for tap in range(KERNEL)]
-        taps = [padded[:, :, rows, columns] for rows in every for columns in every]  # F.unfold: a kernel a sample
+        taps = [padded[:, :, rows, columns] for rows in every for columns in every]
         windows = torch.stack(taps, dim=2).flatten(3).flatten(1, 2)
         assert self.bias is not None
         return (self.weight.flatten(1) @ windows + self.bias[:, None]).unflatten(-1, (side, side))
@@ -56,25 +60,25 @@ class Discriminator(nn.Module):
         self.label = nn.Linear(self.head.in_features, classes, bias=False)  # a row for each class
 
     def codes(self, labels: Tensor) -> Tensor:
-        """One-hot labels [n, classes], as `forward` takes them."""
+        """Return one-hot labels [n, classes], as `forward` takes them."""
         return F.one_hot(labels, self.classes).to(torch.float32)
 
     def forward(self, images: Tensor, codes: Tensor) -> Tensor:
-        """The logit of "real" of images [n, c, h, w], [n]."""
-        maps, weights = self.body(images), self.head.weight + codes @ self.label.weight  # of its class, exactly
-        return (maps * weights).sum(dim=1) + self.head.bias  # no product over images: it rounds them by their places
+        """Return the logits of "real" [n] of images [n, c, h, w]."""
+        maps, weights = self.body(images), self.head.weight + codes @ self.label.weight  # exact: a row is selected
+        return (maps * weights).sum(dim=1) + self.head.bias  # no matrix product: its rounding depends on places
 
 
 def cross_entropy(logits: Tensor, *, real: bool) -> Tensor:
-    """The standard GAN loss (Goodfellow et al. 2014) of each image: -log sigmoid(D), or -log(1 - sigmoid(D)).
+    """Return the standard GAN loss (Goodfellow et al. 2014) per image: -log sigmoid(D), or -log(1 - sigmoid(D)).
 
-    The discriminator has it for records as real and for fakes as fake, the generator for its fakes as real.
+    The discriminator minimizes it for records as real and fakes as not real, the generator for its fakes as real.
     """
     return F.softplus(-logits if real else logits)
 
 
 class DiscriminatorCritic(Critic):
-    """One discriminator with its optimizer: what the private and the non-private GAN have in common."""
+    """One discriminator with its optimizer: the common part of the private and the non-private GAN."""
 
     def __init__(self, settings: Any, *, public: Streams, device: torch.device, **shape: int) -> None:
         """`settings` have a width, a learning rate and betas; `shape` is that of the images, with the classes."""
@@ -100,12 +104,12 @@ class DiscriminatorCritic(Critic):
         """Update the discriminator on records and on fakes of the current generator."""
 
     def records(self, members: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] and one-hot labels of these records."""
+        """Return images in [0, 1] and one-hot labels of these records."""
         index = torch.from_numpy(members).to(self.device)
         return self.images[index].to(torch.float32) / 255, self.discriminator.codes(self.labels[index])
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """Gradient of B x the generator's loss with respect to each fake, through the discriminator as it is."""
+        """Return the gradient of B x the generator's loss with respect to each fake."""
         gradient = self._recorded(fake, labels)
         assert gradient is not None
         return gradient
@@ -117,25 +121,17 @@ class DiscriminatorCritic(Critic):
         return gradient
 
     def metrics(self) -> dict[str, Any]:
-        """Private figures for the private log."""
+        """Return private figures for the private log."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """Weights and optimizer."""
-        tensors = {f"discriminator.{name}": value for name, value in self.discriminator.state_dict().items()}
-        for index, slots in self.adam.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{name}": value for name, value in slots.items()}
-        return tensors
+        """Return weights and optimizer state."""
+        weights = {f"discriminator.{name}": value for name, value in self.discriminator.state_dict().items()}
+        return weights | optimizer_tensors(self.adam, "adam.")
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
-        weights, slots = {}, dict[int, dict[str, Tensor]]()
-        for name, value in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "discriminator":
-                weights[rest] = value
-            elif kind == "adam":
-                index, _, slot = rest.partition(".")
-                slots.setdefault(int(index), {})[slot] = value.clone()
+        """Restore what `state` returned."""
+        prefix = "discriminator."
+        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         self.discriminator.load_state_dict(weights)
-        self.adam.load_state_dict({"state": slots, "param_groups": self.adam.state_dict()["param_groups"]})
+        load_optimizer(self.adam, tensors, "adam.")

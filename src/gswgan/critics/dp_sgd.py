@@ -1,7 +1,6 @@
-"""DP-SGD (Abadi et al. 2016): the noisy sum of clipped gradients, one for each record that its coin picks.
+"""DP-SGD (Abadi et al. 2016): noisy sums of clipped gradients of the records that take part.
 
-Whoever trains a network on records (preset `refined`, DP-SGD GAN, the auto-encoder of DP-MERF AE) does it through
-this one file.
+All training of networks on records (preset `refined`, DP-SGD GAN, the auto-encoder of DP-MERF AE) uses this file.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants
 
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**27}
-"""Numbers in the gradients of a chunk of records, at the most, by the device: bounds memory."""
+"""The largest number of values in the gradients of a chunk of records, by device: bounds memory."""
 
 LANES = 32
-"""Chunks are a multiple of it: a CPU takes exp of 32 numbers at once, and of the rest one by one, rounded otherwise."""
+"""Chunks are multiples of it: a CPU computes exp for 32 numbers at once, and rounds the remaining ones differently."""
 
 
 def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, records: int) -> Sampled:
-    """One update on a batch of so many records on average; a record adds one gradient of norm clip_norm."""
+    """Return the event of one update with `batch` expected records, each with one gradient of norm clip_norm."""
     if not 1 <= batch <= records:
         raise PlanError("learning_batch", batch, f"a number from 1 to {records}, the records")
     sensitivity = Contribution(clip_norm=clip_norm).sensitivity("replace-one")
@@ -38,13 +37,13 @@ def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, recor
 
 
 class RecordGradients:
-    """Gradients of single records in all parameters of a network, and their release."""
+    """Gradients of single records in all parameters of a network, and noisy sums of them."""
 
     def __init__(self, network: nn.Module, mechanism: GaussianMechanism) -> None:
-        """What `mechanism` records is also what happens here: it draws who takes part, and its clip is used."""
+        """`mechanism` draws who takes part, clips the gradients and adds the noise."""
         if not isinstance(mechanism.event, Sampled) or mechanism.contribution.rows != 1:
             found = (mechanism.event, mechanism.contribution)
-            raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient a record")
+            raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient per record")
         self.network, self.mechanism, self.clip = network, mechanism, mechanism.contribution.clip_norm
         self.width = sum(parameter.numel() for parameter in network.parameters())
         self.norms: list[Tensor] = []
@@ -52,9 +51,9 @@ class RecordGradients:
         self._recorded: dict[Callable[..., Tensor], Captured] = {}  # by loss
 
     def prepare(self, records: int, *, numbers_per_chunk: int | None = None) -> None:
-        """Fix the chunks: one size for all, so that a record's gradient never depends on who else takes part.
+        """Fix the size of all chunks, so that a record's gradient never depends on who else takes part.
 
-        `numbers_per_chunk`: numbers in the gradients of a chunk, at the most, where it is not NUMBERS_PER_CHUNK.
+        `numbers_per_chunk` replaces NUMBERS_PER_CHUNK where it is given.
         """
         self.records, self.expected = records, expected_participants(self.mechanism.event, records)
         usual = usual_participants(self.mechanism.event, records)
@@ -62,11 +61,11 @@ class RecordGradients:
         self.chunk = LANES * math.ceil(usual / math.ceil(usual * self.width / most) / LANES)
 
     def draw(self, name: str) -> np.ndarray:
-        """Who takes part in the release of this name: each record by its own secret coin."""
+        """Draw who takes part in the query of this name: each record by its own secret coin."""
         return self.mechanism.participants(name, self.records)
 
     def rows(self, loss: Callable[..., Tensor], *examples: Tensor) -> Tensor:
-        """The gradient of each example's own loss in all parameters, [n, P]; not clipped.
+        """Return the gradient of each example's own loss in all parameters, [n, P], not clipped.
 
         `loss` is a function of the network's output for one example and of the example: both as a batch of one. On a
         GPU the work is recorded by loss, so a loss is the same function in every call.
@@ -90,7 +89,7 @@ class RecordGradients:
         return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
 
     def blocks(self, members: np.ndarray, rows: Callable[[np.ndarray], Tensor]) -> Iterator[Block]:
-        """The members' rows in chunks of one size; the last chunk is filled up with copies that do not count."""
+        """Yield the members' rows in chunks of one size; the last chunk is padded with copies, which are dropped."""
         for start in range(0, len(members), self.chunk):
             some = members[start : start + self.chunk]
             found = rows(np.resize(some, self.chunk))[: len(some)]
@@ -98,16 +97,16 @@ class RecordGradients:
             yield found[:, None], None
 
     def answer(self, name: str, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
-        """(sum clip(g) + noise) / (q n) over those who take part, [P]: the only way out."""
+        """Return (sum clip(g) + noise) / (q n) over the participants, [P]: the only value that leaves."""
         members = self.draw(name)
         self.participants, self.norms = len(members), []
-        released = self.mechanism.answer(name, self.blocks(members, rows), slots=1, width=self.width)
+        answer = self.mechanism.answer(name, self.blocks(members, rows), slots=1, width=self.width)
         device = next(self.network.parameters()).device
-        return torch.from_numpy((released.sums[0] / self.expected).astype(np.float32)).to(device)
+        return torch.from_numpy((answer.sums[0] / self.expected).astype(np.float32)).to(device)
 
 
 def descend(adam: torch.optim.Optimizer, network: nn.Module, gradient: Tensor) -> None:
-    """One step of the optimizer with the gradient of all parameters, [P]."""
+    """Make one step of the optimizer with the gradient of all parameters, [P]."""
     parameters = list(network.parameters())
     for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters])):
         parameter.grad = part.view_as(parameter)

@@ -1,8 +1,8 @@
-"""An ensemble that does not start from nothing: the kernel critic leads first, with a part of the budget.
+"""The kernel critic for the first steps, with a part of the budget, and the ensemble for the others.
 
-Where records are few for so many critics, a gradient of theirs is mostly noise, and most steps would go into what
-one release of the kernel critic gives at once (docs/methods.md). After `steps` steps the critics take over: all of
-them first learn against the generator as it is then, which stays with them and costs nothing, and then as ever.
+Where each of many critics has few records, their noisy gradients are mostly noise, and most steps would be spent on
+what one answer of the kernel critic provides (docs/methods.md). After `steps` steps the ensemble takes over: first all
+critics learn against the generator of that moment, which stays private and costs nothing, then as in any ensemble.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from gswgan.privacy import Contribution, Gaussian
 
 @dataclass(frozen=True, kw_only=True)
 class KernelStart:
-    """A run that the kernel critic starts. `noise_std` and the kernel's features are part of the guarantee."""
+    """Settings of the first steps with the kernel critic. `noise_std` and the features are part of the guarantee."""
 
     kernel: KernelSettings
-    noise_std: float  # of the kernel's one release
+    noise_std: float  # of the kernel's one answer
     steps: int  # with the kernel critic
 
     def contribution(self, labelled: bool) -> Contribution:
-        """What a record adds to the kernel's release: features of norm 1, and a count where there are classes."""
+        """Return a record's contribution: features of norm 1, and a count where there are classes."""
         return Contribution(clip_norm=1.0, counts=labelled)
 
     def event(self, labelled: bool) -> Gaussian:
-        """The kernel's release."""
+        """Return the event of the kernel's one answer."""
         return Gaussian(noise_std=self.noise_std, sensitivity=self.contribution(labelled).sensitivity("replace-one"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelThenEnsembleSettings(KernelStart):
-    """Both critics; see also the plan's privacy."""
+    """Settings of both critics; the ensemble's noise is in the plan's privacy settings."""
 
-    catch_up: int  # times n_dis updates of every critic before it is first asked
+    catch_up: int  # times n_dis updates of every critic before its first step
     ensemble: EnsembleSettings
 
 
 class KernelThenEnsemble(Critic):
-    """The kernel critic for the first steps, the ensemble for those that follow."""
+    """Passes each call to the kernel critic in the first steps and to the ensemble in the others."""
 
     def __init__(
         self, settings: KernelThenEnsembleSettings, kernel: KernelCritic, ensemble: Ensemble | DistributedEnsemble
@@ -61,41 +61,41 @@ class KernelThenEnsemble(Critic):
 
     @property
     def can_be_captured(self) -> bool:
-        """As the critic whose turn it is."""
+        """As the critic of the current step."""
         return self._now.can_be_captured
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """The kernel's release and the ensemble's shards."""
+        """Prepare both critics."""
         self.kernel.prepare(data, resumed=resumed)
         self.ensemble.prepare(data, resumed=resumed)
 
     def learn(self, step: int, generator: Generator) -> None:
-        """Whose turn it is; on their first turn, all critics catch up."""
+        """Choose the critic of this step and let it learn; all critics of the ensemble catch up in their first step."""
         self._now = self.kernel if step < self.settings.steps else self.ensemble
         if self._now is self.ensemble:
-            generator.label_set = np.arange(self.ensemble.shape.classes)  # the kernel leaves rare ones out
+            generator.label_set = np.arange(self.ensemble.shape.classes)  # the kernel critic leaves rare classes out
             if step == self.settings.steps:
                 self.ensemble.catch_up(self.settings.catch_up, generator)
             step -= self.settings.steps
         self._now.learn(step, generator)
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """Post-processing of the kernel's release, or a release of the ensemble."""
+        """Return the gradient of the critic of this step."""
         return self._now.upstream_gradient(fake, labels)
 
     def metrics(self) -> dict[str, Any]:
-        """Of the critic whose turn it is."""
+        """Return the figures of the critic of this step."""
         return self._now.metrics()
 
     def state(self) -> dict[str, Tensor]:
-        """Both. Critics that have not begun are not worth keeping: they are drawn anew."""
+        """Return the state of both; an ensemble that has not begun is left out, since it is drawn again."""
         parts = {"kernel": self.kernel.state()}
         if self._now is self.ensemble:
             parts["ensemble"] = self.ensemble.state()
         return {f"{part}|{name}": value for part, state in parts.items() for name, value in state.items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         parts: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             part, name = key.split("|", 1)

@@ -14,16 +14,6 @@ from gswgan.data.sources import load_data
 from gswgan.data.stream import ImageStream, open_stream
 
 __all__ = [
-    "ImageData",
-    "ImageStream",
-    "Partition",
-    "PersonPartition",
-    "clients",
-    "dirichlet_clients",
-    "keep_clients",
-    "load_data",
-    "make_image_data",
-    "open_stream",
-    "partition",
-    "partition_persons",
-]
+    "ImageData", "ImageStream", "Partition", "PersonPartition", "clients", "dirichlet_clients", "keep_clients",
+    "load_data", "make_image_data", "open_stream", "partition", "partition_persons",
+]  # fmt: skip

@@ -42,14 +42,10 @@ def clients(data: ImageData) -> Iterator[tuple[str, ImageData]]:
         yield (
             client,
             dataclasses.replace(
-                data,
-                images=data.images[mine],
-                labels=None if data.labels is None else data.labels[mine],
-                persons=np.zeros(len(mine), np.int64),
-                person_ids=(client,),
-                left_out=0,
+                data, images=data.images[mine], labels=None if data.labels is None else data.labels[mine],
+                persons=np.zeros(len(mine), np.int64), person_ids=(client,), left_out=0,
             ),
-        )
+        )  # fmt: skip
 
 
 def keep_clients(
@@ -92,12 +88,9 @@ def without_records(data: ImageData, kept: np.ndarray) -> ImageData:
     assert data.persons is not None
     stays = kept[data.persons]
     return dataclasses.replace(
-        data,
-        images=data.images[stays],
-        labels=None if data.labels is None else data.labels[stays],
-        persons=data.persons[stays],
-        left_out=data.left_out + int((~stays).sum()),
-    )
+        data, images=data.images[stays], labels=None if data.labels is None else data.labels[stays],
+        persons=data.persons[stays], left_out=data.left_out + int((~stays).sum()),
+    )  # fmt: skip
 
 
 def dirichlet_clients(data: ImageData, number: int, *, concentration: float, seed: int) -> ImageData:
@@ -107,7 +100,7 @@ def dirichlet_clients(data: ImageData, number: int, *, concentration: float, see
     `concentration`, at few clients for one far below 1. Where a record goes is decided by the seed, its index and its
     own label: no other record moves it, and a client taken away leaves all others as they are. Some may be empty.
 
-    What it does not give: the clients are no persons, so privacy for each of them protects nobody in particular.
+    The clients are no persons: privacy for each of them is not privacy for a person.
     A record whose label changes goes to another client, so two clients change, not one.
     """
     if data.persons is not None:

@@ -85,7 +85,7 @@ def make_image_data(
     `images` is uint8, or float in [0, 1] (rounded to 255 levels), of shape [n, h, w], [n, h, w, 1] or
     [n, h, w, 3]. `labels` are integers below `classes`, which is a public input and never counted from the
     data. `image_size` scales and pads to a square; without it the images must be square, 8 to 64 pixels.
-    `persons` holds one id a record, integers or strings; the sorted list of ids is public. Where the list is
+    `persons` holds one id per record, integers or strings; the sorted list of ids is public. Where the list is
     known apart from the records (some persons may have none), it is `person_ids`, and `persons` are places in it.
     """
     pixels = _to_uint8(_as_array(images, "images"), image_size)
@@ -105,14 +105,9 @@ def make_image_data(
     if persons is not None:
         places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
-        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]),
-        images=pixels,
-        labels=checked,
-        classes=classes,
-        class_names=names,
-        persons=places,
-        person_ids=ids,
-    )
+        name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]), images=pixels,
+        labels=checked, classes=classes, class_names=names, persons=places, person_ids=ids,
+    )  # fmt: skip
 
 
 def _as_array(value: ArrayLike, name: str) -> np.ndarray:
@@ -208,7 +203,7 @@ def _check_labels(labels: np.ndarray, number: int, classes: int) -> np.ndarray:
         raise DataError("labels", f"dtype {labels.dtype}", "integers", "Number the classes from 0.")
     if labels.shape != (number,):
         raise DataError(
-            "labels", f"shape {labels.shape}", f"shape ({number},): one label an image",
+            "labels", f"shape {labels.shape}", f"shape ({number},): one label per image",
             "Check that labels and images are of the same records.",
         )  # fmt: skip
     valid = (labels >= 0) & (labels < classes)
@@ -228,11 +223,11 @@ def _dense_persons(
     of_strings = persons.dtype.kind == "O" and all(isinstance(person, str) for person in persons.flat)
     if persons.dtype.kind not in "iuUS" and not of_strings:
         raise DataError(
-            "persons", f"dtype {persons.dtype}", "one integer or string a record", "Check the ids (--group-by)."
+            "persons", f"dtype {persons.dtype}", "one integer or string per record", "Check the ids (--group-by)."
         )
     if persons.shape != (number,):
         raise DataError(
-            "persons", f"shape {persons.shape}", f"shape ({number},): one id a record, in the order of the images",
+            "persons", f"shape {persons.shape}", f"shape ({number},): one id per record, in the order of the images",
             "Check that the ids (--group-by) belong to these images, and that a text file has no header line.",
         )  # fmt: skip
     if listed is not None:

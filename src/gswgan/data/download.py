@@ -1,4 +1,8 @@
-"""The data sets known by name: their files, from a folder, the cache or the network, by checksum."""
+"""The data sets known by name: their files, from a folder, the cache or the network, by checksum.
+
+The download is our own and not pooch's, which has no limit on the size of an answer and waits without end for a name
+server that does not answer.
+"""
 
 from __future__ import annotations
 
@@ -133,17 +137,8 @@ def _open(url: str) -> Any:
 _DIGITS = tuple("0123456789")
 _LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 MNIST = Published(
     name="mnist",
@@ -186,9 +181,7 @@ QMNIST_WRITERS = Published(
 )
 
 FEMNIST_WRITERS = Published(
-    name="femnist-writers",
-    folder="femnist_writers",
-    mirrors=(),
+    name="femnist-writers", folder="femnist_writers", mirrors=(),
     sha256={"femnist-100-writers.npz": "b4622ce99ba078aed475a5e92f95eda1afa0bcedb36b51a86fb593aa7e3ec578"},
     class_names=(*_DIGITS, *_LETTERS, *(letter.lower() for letter in _LETTERS)),
-)
+)  # fmt: skip

@@ -26,7 +26,7 @@ MERGED = 36
 """Classes of the paper: digits and letters, whatever their case."""
 _SIDE = 28
 MAX_JSON_BYTES = 2**31  # bytes of one file
-_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 an image) and y"
+_LEAF = "a LEAF file: users, num_samples and user_data with x (784 numbers from 0 to 1 per image) and y"
 _TFF = "a TFF file: examples/CLIENT with pixels (floats, n x 28 x 28) and label (n integers)"
 
 # Of one client: images as uint8 with bright ink [n, 28, 28], labels [n].
@@ -65,11 +65,9 @@ def read_femnist_writers(path: Path, split: str) -> Writers:
     mine = arrays["split"] == split
     ids, persons = np.unique(arrays["writers"][mine], return_inverse=True)
     return Writers(
-        images=255 - arrays["images"][mine],
-        labels=_whole(arrays["labels"][mine], str(path)),
-        persons=persons,
+        images=255 - arrays["images"][mine], labels=_whole(arrays["labels"][mine], str(path)), persons=persons,
         ids=tuple(str(writer) for writer in ids),
-    )
+    )  # fmt: skip
 
 
 def leaf_files(folder: Path, split: str) -> list[Path]:
@@ -172,9 +170,7 @@ def _gathered(parts: Mapping[str, _Part], class_names: tuple[str, ...]) -> Write
     ids = sorted(parts)
     found = [_NOTHING, *(parts[user] for user in ids)]
     return Writers(
-        images=np.concatenate([images for images, _ in found]),
-        labels=np.concatenate([labels for _, labels in found]),
-        persons=np.repeat(np.arange(len(ids)), [len(parts[user][1]) for user in ids]),
-        ids=tuple(ids),
+        images=np.concatenate([images for images, _ in found]), labels=np.concatenate([labels for _, labels in found]),
+        persons=np.repeat(np.arange(len(ids)), [len(parts[user][1]) for user in ids]), ids=tuple(ids),
         class_names=class_names,
-    )
+    )  # fmt: skip

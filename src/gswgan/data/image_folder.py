@@ -106,7 +106,7 @@ def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | No
             check_square(*picture.shape[:2], name=name)
             if picture.shape[:2] != (pictures[0] if pictures else picture).shape[:2]:
                 raise DataError(
-                    name, f"{picture.shape[0]} pixels a side", f"{pictures[0].shape[0]}, as the first image has",
+                    name, f"{picture.shape[0]} pixels per side", f"{pictures[0].shape[0]}, as the first image has",
                     "Pass image_size=N (--image-size N) to bring all images to one size.",
                 )  # fmt: skip
         else:

@@ -26,7 +26,7 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 def rows_at_a_time(path: Path, metadata: Any, groups: range, columns: tuple[str, ...], most: int) -> int:
     """How many rows of these row groups fit into MAX_BATCH_BYTES, whatever they hold: from 1 to `most`.
 
-    Refuses a page that is larger than its packed bytes can be worth.
+    Refuses a page whose stated size its packed bytes cannot give.
     """
     largest = 1
     with path.open("rb") as stream:

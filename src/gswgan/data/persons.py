@@ -12,16 +12,16 @@ from gswgan.errors import DataError
 _WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
 MAX_ID_CHARACTERS = 256  # characters of a line
 MAX_TEXT_BYTES = 2**26  # bytes of a text file
-_ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id a record"
+_ACCEPTED = "a .npy, .npz, .csv, .txt or idx file with one id per record"
 
 
 def read_persons(source: str | Path | np.ndarray) -> np.ndarray:
-    """Person ids, one a record, in the order of the images.
+    """Person ids, one per record, in the order of the images.
 
     - an array: as it is;
     - `.npy`; `.npz` with an array `persons` or `writers`, else its first array;
-    - `.csv`, `.txt`: one id a line, no header;
-    - idx, plain or gzip: one id a row, or a table as QMNIST has it with the writer in column 2.
+    - `.csv`, `.txt`: one id per line, no header;
+    - idx, plain or gzip: one id per row, or a table as QMNIST has it with the writer in column 2.
     """
     if isinstance(source, np.ndarray):
         return source
@@ -42,7 +42,7 @@ def read_persons(source: str | Path | np.ndarray) -> np.ndarray:
         if table.ndim == 1:
             return table
         raise DataError(
-            "group_by", f"{path} of shape {table.shape}", "one id a row, or the writer in column 2",
+            "group_by", f"{path} of shape {table.shape}", "one id per row, or the writer in column 2",
             "Save the ids alone as .npy.",
         )  # fmt: skip
     raise DataError("group_by", str(path), _ACCEPTED, "Save the ids as one of these (--group-by).")
@@ -66,7 +66,7 @@ def _from_lines(path: Path) -> np.ndarray:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeError) as error:
         raise DataError(
-            "group_by", str(path), "a text file in UTF-8, one id a line", "Save the ids as .npy, or as UTF-8."
+            "group_by", str(path), "a text file in UTF-8, one id per line", "Save the ids as .npy, or as UTF-8."
         ) from error
     while lines and not lines[-1]:
         lines.pop()
@@ -74,7 +74,7 @@ def _from_lines(path: Path) -> np.ndarray:
         if not line or "," in line or len(line) > MAX_ID_CHARACTERS:
             raise DataError(
                 "group_by", f"{path}, line {number}",
-                f"one id a line, at most {MAX_ID_CHARACTERS} characters, no commas, no empty lines",
+                f"one id per line, at most {MAX_ID_CHARACTERS} characters, no commas, no empty lines",
                 "Keep only the column with the ids.",
             )  # fmt: skip
     return np.array(lines, dtype=object)

@@ -170,12 +170,9 @@ def reading(path: Path, expected: str) -> Iterator[None]:
 def _problem(error: Exception) -> str:
     """What the standard library found, in words where we have some."""
     words = {
-        zipfile.BadZipFile: "no zip archive, or a damaged one",
-        gzip.BadGzipFile: "damaged gzip data",
-        zlib.error: "damaged compressed data",
-        EOFError: "an early end",
-        ValueError: "no npy array, or a damaged one",
-    }
+        zipfile.BadZipFile: "no zip archive, or a damaged one", gzip.BadGzipFile: "damaged gzip data",
+        zlib.error: "damaged compressed data", EOFError: "an early end", ValueError: "no npy array, or a damaged one",
+    }  # fmt: skip
     if isinstance(error, StorageError):
         return f"not {error.expected}"
     return words.get(type(error), f"damaged ({type(error).__name__})")

@@ -69,44 +69,8 @@ def load_data(
     """
     if split not in _PREFIXES:
         raise DataError("split", split, "train or test", "Leave it out for the training part.")
-    path = Path(spec)
-    try:
-        is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise DataError(
-            "data", short(path.name), f"a path that can be read ({error.strerror})", "Check the path (--data)."
-        ) from error
-    if spec == "digits":
-        source = _digits(split)
-    elif isinstance(spec, str) and spec in _PUBLISHED:
-        source = _published(_PUBLISHED[spec], split, labels)
-    elif spec == "mnist-writers":
-        source = _mnist_writers(split, labels)
-    elif spec == "femnist-writers":
-        path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
-        source = _femnist(read_femnist_writers(path, split), classes, "femnist-writers")
-    elif not str(spec):
-        raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
-    elif is_folder and any(path.glob("*-images-idx3-ubyte*")):
-        source = _idx_folder(path, split, labels)
-    elif is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
-        files = leaf_files(path, split)
-        if not files:
-            _only_train(path, split)
-        source = _femnist(read_leaf(files), classes, "LEAF folder")
-    elif is_folder and (many := find_data_files(path, split)) is not None:
-        images, found = read_data_files(many, image_size=image_size, channels=channels)
-        source = _Source(name=many.kind, images=images, labels=found, class_names=many.class_names)
-    elif is_folder:
-        _only_train(path, split)
-        source = _image_folder(path, image_size, channels)
-    elif kind == ".npz":
-        _only_train(path, split)
-        source = _npz(path, labels)
-    elif kind == ".h5":
-        source = _femnist(read_tff(_tff_part(path, split)), classes, "TFF file")
-    else:
-        raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
+    asked = _Asked(split=split, classes=classes, image_size=image_size, channels=channels, labels=labels)
+    source = _named(spec, asked) if isinstance(spec, str) and spec in NAMES else _at_path(spec, asked)
     found, names = source.labels, source.class_names
     if not labels or found is None:
         found, names = None, None
@@ -119,19 +83,65 @@ def load_data(
         raise DataError("group_by", str(group_by), f"nothing: {spec} says who wrote what", "Leave --group-by out.")
     if group_by is not None:  # persons are named by the places of records
         check_own_names(source.repeated_names)
+    persons = source.persons if group_by is None else read_persons(group_by)
     data = make_image_data(
-        source.images,
-        found,
-        classes=classes,
-        class_names=names,
-        image_size=image_size,
-        persons=source.persons if group_by is None else read_persons(group_by),
-        person_ids=source.person_ids,
-        name=source.name,
-    )
+        source.images, found, classes=classes, class_names=names, image_size=image_size, persons=persons,
+        person_ids=source.person_ids, name=source.name,
+    )  # fmt: skip
     if channels not in (None, data.channels):
         raise DataError("channels", channels, f"{data.channels}, as {spec} has", "Leave it out.")
     return replace(data, repeated_names=source.repeated_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What `load_data` is asked for, besides the source."""
+
+    split: str
+    classes: int | None
+    image_size: int | None
+    channels: int | None
+    labels: bool
+
+
+def _named(spec: str, asked: _Asked) -> _Source:
+    """A data set that is known by its name."""
+    if spec == "digits":
+        return _digits(asked.split)
+    if spec in _PUBLISHED:
+        return _published(_PUBLISHED[spec], asked.split, asked.labels)
+    if spec == "mnist-writers":
+        return _mnist_writers(asked.split, asked.labels)
+    path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
+    return _femnist(read_femnist_writers(path, asked.split), asked.classes, spec)
+
+
+def _at_path(spec: str | Path, asked: _Asked) -> _Source:
+    """A file or folder, by what it holds."""
+    path, split = Path(spec), asked.split
+    try:
+        is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        expected = f"a path that can be read ({error.strerror})"
+        raise DataError("data", short(path.name), expected, "Check the path (--data).") from error
+    if not str(spec):
+        raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
+    if is_folder and any(path.glob("*-images-idx3-ubyte*")):
+        return _idx_folder(path, split, asked.labels)
+    if is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
+        files = leaf_files(path, split)
+        if not files:
+            _only_train(path, split)
+        return _femnist(read_leaf(files), asked.classes, "LEAF folder")
+    if is_folder and (many := find_data_files(path, split)) is not None:
+        images, labels = read_data_files(many, image_size=asked.image_size, channels=asked.channels)
+        return _Source(name=many.kind, images=images, labels=labels, class_names=many.class_names)
+    if kind == ".h5":
+        return _femnist(read_tff(_tff_part(path, split)), asked.classes, "TFF file")
+    if is_folder or kind == ".npz":
+        _only_train(path, split)
+        return _image_folder(path, asked.image_size, asked.channels) if is_folder else _npz(path, asked.labels)
+    raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
 
 
 def _digits(split: str) -> _Source:

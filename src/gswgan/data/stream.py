@@ -74,39 +74,14 @@ class ImageStream:
     files: DataFiles
     reader: PartReader
     class_names: tuple[str, ...]
-
-    persons = None
-    number_of_persons = 0
-
-    @property
-    def name(self) -> str:
-        """Public: what kind of data it is; the folder is not named."""
-        return self.files.kind
-
-    @property
-    def public_records(self) -> int:
-        """The number of records, whether they can be decoded or not."""
-        return self.files.records
-
-    @property
-    def classes(self) -> int:
-        """Public; 1 without labels."""
-        return self.reader.classes
-
-    @property
-    def labelled(self) -> bool:
-        """Whether labels are used."""
-        return self.reader.labelled
-
-    @property
-    def image_size(self) -> int:
-        """The side of the square images in pixels."""
-        return self.reader.image_size
-
-    @property
-    def channels(self) -> int:
-        """1 for grey, 3 for colour."""
-        return self.reader.channels
+    name: str  # public: what kind of data it is; the folder is not named
+    public_records: int  # whether they can be decoded or not
+    classes: int  # 1 without labels
+    labelled: bool
+    image_size: int
+    channels: int
+    persons: None = None
+    number_of_persons: int = 0
 
 
 def open_stream(
@@ -134,7 +109,10 @@ def open_stream(
     reader = PartReader(
         image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None
     )
-    return ImageStream(files=files, reader=reader, class_names=head.class_names)
+    return ImageStream(
+        files=files, reader=reader, class_names=head.class_names, name=files.kind, public_records=files.records,
+        **vars(reader),
+    )  # fmt: skip
 
 
 def read_data_files(

@@ -1,1 +1,1 @@
-"""What a synthetic set is worth to its users."""
+"""Measures of a synthetic set against real data: the metrics of the paper, and checks for memorisation."""

@@ -41,7 +41,7 @@ class _Classifier:
 # `paper` has the settings of the public benchmark of DP-MERF (Harder et al. 2021), because they fit the Real columns of
 # Tables 3 and 4; the appendix itself says `defaults`. XGBoost's depth 3 and rate 0.1 are our addition: they were its
 # defaults before 1.0, and with today's it reaches 0.971 and 0.886 on the real test sets where the tables have 0.91 and
-# 0.83. So the ruler was fitted to published figures on real test sets; nothing was fitted to a synthetic set.
+# 0.83. So the settings were fitted to published figures on real test sets; nothing was fitted to a synthetic set.
 # AdaBoost's SAMME.R left scikit-learn in 1.6: both settings use SAMME, which is 0.03 below the tables.
 _TABLE: dict[str, _Classifier] = {
     "mlp": _Classifier(of="sklearn.neural_network.MLPClassifier", paper={"hidden_layer_sizes": (100,)},

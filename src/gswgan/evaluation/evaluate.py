@@ -1,4 +1,4 @@
-"""A synthetic set held against the real data: every metric of the paper, and the checks for the private report.
+"""A synthetic set compared with the real data: every metric of the paper, and the checks for the private report.
 
 No choice is made on the test set: recipes are fixed and the last epoch is taken. All figures are computed on real data,
 so they are private. Each is kept as soon as it is there (see `Results`); those on real data alone are computed once.
@@ -51,7 +51,7 @@ def evaluate(
 
     Each seed draws another synthetic set and gives classifiers other initial weights. A metric that cannot be had
     (an extra, weights, labels or held-out data are missing) is null, and `note` gets a sentence. Stopped at any
-    moment, the same call goes on with the figure that was being measured.
+    moment, the same call continues with the figure that was being measured.
     """
     metrics, reasons = setup.wanted()
     results.skipped = {name: f"{name} is left out: {why}." for name, why in reasons.items()}

@@ -49,7 +49,7 @@ class Moments:
         """Take in a batch [n, d]."""
         rows = torch.as_tensor(features).detach().to(torch.float64)
         if rows.ndim != 2:
-            raise DataError("features", f"shape {list(rows.shape)}", "one row an image: shape [n, d]")
+            raise DataError("features", f"shape {list(rows.shape)}", "one row per image: shape [n, d]")
         if not bool(torch.isfinite(rows).all()):
             raise DataError("features", "not finite", "finite numbers")
         if len(rows) == 0:
@@ -61,7 +61,7 @@ class Moments:
             self.count, self._mean, self._scatter = count, mean, scatter
             return
         if len(mean) != self.dimension:
-            raise DataError("features", f"{len(mean)} a row", f"{self.dimension} a row, as before")
+            raise DataError("features", f"{len(mean)} per row", f"{self.dimension} per row, as before")
         apart = mean.to(self._mean.device) - self._mean
         total = self.count + count
         self._scatter += scatter.to(self._mean.device) + torch.outer(apart, apart) * (self.count * count / total)
@@ -72,10 +72,8 @@ class Moments:
         """A safetensors file: count, mean and the lower half of the symmetric scatter."""
         row, column = _lower(self.dimension)
         tensors = {
-            "count": torch.tensor(self.count),
-            "mean": self._mean.cpu(),
-            "scatter": self._scatter.cpu()[row, column],
-        }
+            "count": torch.tensor(self.count), "mean": self._mean.cpu(), "scatter": self._scatter.cpu()[row, column],
+        }  # fmt: skip
         make_folder(path.parent)
         write_durably(path, save(tensors))
 

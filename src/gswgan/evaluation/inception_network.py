@@ -127,26 +127,14 @@ class InceptionNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers = {
-            "conv": _Conv(3, 32, 3, 3, stride=2, same=False),
-            "conv_1": _Conv(32, 32, 3, 3, same=False),
-            "conv_2": _Conv(32, 64, 3, 3),
-            "pool0": nn.MaxPool2d(3, 2),
-            "conv_3": _Conv(64, 80),
-            "conv_4": _Conv(80, 192, 3, 3, same=False),
-            "pool1": nn.MaxPool2d(3, 2),
-            "mixed": _a(192, 32),
-            "mixed_1": _a(256, 64),
-            "mixed_2": _a(288, 64),
-            "mixed_3": _b(288),
-            "mixed_4": _c(768, 128),
-            "mixed_5": _c(768, 160),
-            "mixed_6": _c(768, 160),
-            "mixed_7": _c(768, 192),
-            "mixed_8": _d(768),
-            "mixed_9": _E(1280, _AveragePool()),
-            "mixed_10": _E(2048, nn.MaxPool2d(3, 1, padding=1)),
+            "conv": _Conv(3, 32, 3, 3, stride=2, same=False), "conv_1": _Conv(32, 32, 3, 3, same=False),
+            "conv_2": _Conv(32, 64, 3, 3), "pool0": nn.MaxPool2d(3, 2), "conv_3": _Conv(64, 80),
+            "conv_4": _Conv(80, 192, 3, 3, same=False), "pool1": nn.MaxPool2d(3, 2), "mixed": _a(192, 32),
+            "mixed_1": _a(256, 64), "mixed_2": _a(288, 64), "mixed_3": _b(288), "mixed_4": _c(768, 128),
+            "mixed_5": _c(768, 160), "mixed_6": _c(768, 160), "mixed_7": _c(768, 192), "mixed_8": _d(768),
+            "mixed_9": _E(1280, _AveragePool()), "mixed_10": _E(2048, nn.MaxPool2d(3, 1, padding=1)),
             "pool2": nn.AvgPool2d(8),
-        }
+        }  # fmt: skip
         self.layers = nn.Sequential()
         for name, layer in layers.items():
             self.layers.add_module(name, layer)

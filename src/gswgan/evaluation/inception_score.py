@@ -19,7 +19,7 @@ def inception_score(probabilities: np.ndarray | torch.Tensor, splits: int = 10) 
     """
     rows = torch.as_tensor(probabilities).detach().cpu().numpy().astype(np.float64)
     if rows.ndim != 2 or rows.shape[1] < 1:
-        raise DataError("probabilities", f"shape {list(rows.shape)}", "one row an image: shape [n, classes]")
+        raise DataError("probabilities", f"shape {list(rows.shape)}", "one row per image: shape [n, classes]")
     if not 1 <= splits <= len(rows):
         raise DataError("splits", splits, f"1 to {len(rows)}, the number of images", "Use more images.")
     if not (rows >= 0).all() or not np.allclose(rows.sum(1), 1, rtol=0, atol=_TOLERANCE):  # nan fails as well

@@ -110,11 +110,9 @@ def membership(
     members = membership_scores(synthetic, train, public, device=device)
     non_members = membership_scores(synthetic, others, public, device=device)
     return Membership(
-        auc=auc(members, non_members),
-        tpr_at_1_percent_fpr=tpr_at(members, non_members, 0.01),
-        members=len(members),
+        auc=auc(members, non_members), tpr_at_1_percent_fpr=tpr_at(members, non_members, 0.01), members=len(members),
         non_members=len(non_members),
-    )
+    )  # fmt: skip
 
 
 def auc(members: np.ndarray, non_members: np.ndarray) -> float:

@@ -147,12 +147,10 @@ class EvaluationSetup:
         test = self.test
         return Metric(
             figures=("precision", "recall") if name == "precision" else (name,),
-            of=lambda data, _, tick: measure(data, tick),
-            seconds=seconds + (once if test is None else 0.0),
-            real=None if test is None else lambda tick: measure(test, tick),
-            real_seconds=seconds + once,
+            of=lambda data, _, tick: measure(data, tick), seconds=seconds + (once if test is None else 0.0),
+            real=None if test is None else lambda tick: measure(test, tick), real_seconds=seconds + once,
             key=f"{RECIPE}, {self._points} points" if name == "precision" else RECIPE,
-        )
+        )  # fmt: skip
 
     @property
     def _points(self) -> int:
@@ -196,13 +194,10 @@ class EvaluationSetup:
             return {"fid": frechet_distance(known[0], reference_moments(images, inception, folder, progress=tick))}
 
         yield Metric(
-            figures=("fid",),
-            of=lambda data, _, tick: distance(data.images, tick),
-            seconds=each * self.samples,
+            figures=("fid",), of=lambda data, _, tick: distance(data.images, tick), seconds=each * self.samples,
             real=None if test is None else lambda tick: distance(test.images, tick, folders.test),
-            real_seconds=0.0 if test is None else each * (train.n + test.n),
-            key=inception.weights_kind,
-        )
+            real_seconds=0.0 if test is None else each * (train.n + test.n), key=inception.weights_kind,
+        )  # fmt: skip
 
     # -- by downstream classifiers --------------------------------------------------------------------------------
 
@@ -259,10 +254,8 @@ class EvaluationSetup:
         return Metric(
             figures=tuple(f"{name}.{kind}" for kind in kinds),
             of=lambda data, seed, _: near(data) if name == "nearest" else attack(data, seed),
-            seconds=pairs * _NEIGHBOURS[device.type] * self.train.images[0].size / 784,
-            real=None,
-            real_seconds=0.0,
-        )
+            seconds=pairs * _NEIGHBOURS[device.type] * self.train.images[0].size / 784, real=None, real_seconds=0.0,
+        )  # fmt: skip
 
     def _scaled(self, seconds: dict[str, float], images: int) -> float:
         return seconds[self.request.device.type] * images * self.train.images[0].size / (60_000 * 784)

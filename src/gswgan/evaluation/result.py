@@ -1,4 +1,4 @@
-"""What has been measured, kept in a file after every figure: an interrupted evaluation goes on where it stopped."""
+"""What has been measured, kept in a file after every figure: an interrupted evaluation continues where it stopped."""
 
 from __future__ import annotations
 

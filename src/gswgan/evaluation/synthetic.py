@@ -12,7 +12,7 @@ from gswgan.data.readers import read_npz
 from gswgan.errors import DataError
 
 PER_CLASS = 10
-"""Fewer synthetic images than this a class, on average, say nothing."""
+"""Fewer synthetic images than this per class, on average, say nothing."""
 
 
 def read_synthetic(path: Path, real: ImageData) -> ImageData:
@@ -42,7 +42,7 @@ def make_synthetic(images: np.ndarray, labels: np.ndarray | None, real: ImageDat
         )  # fmt: skip
     if data.n < PER_CLASS * real.classes:
         raise DataError(
-            f"images of {name}", f"{data.n} images", f"at least {PER_CLASS} a class, so {PER_CLASS * real.classes}"
+            f"images of {name}", f"{data.n} images", f"at least {PER_CLASS} per class, so {PER_CLASS * real.classes}"
         )
     if data.labels is not None and real.classes > 1 and len(np.unique(data.labels)) < 2:
         raise DataError(f"labels of {name}", f"only class {data.labels[0]}", "at least two classes to tell apart")
@@ -53,7 +53,7 @@ def stratified(data: ImageData, size: int, seed: int) -> ImageData:
     """`size` records drawn without replacement, each class in proportion to what it has (largest remainders)."""
     if not PER_CLASS * data.classes <= size <= data.n:
         raise DataError(
-            "size", size, f"{PER_CLASS * data.classes} ({PER_CLASS} a class) to {data.n}, the images of {data.name}"
+            "size", size, f"{PER_CLASS * data.classes} ({PER_CLASS} per class) to {data.n}, the images of {data.name}"
         )
     labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
     share = np.bincount(labels, minlength=data.classes) * (size / data.n)

@@ -1,4 +1,4 @@
-"""Generators: the only networks that are released. They never see data, only sanitized gradients."""
+"""Generators: the only networks that are published. They are trained on sanitized gradients and never see data."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import torch
 from torch import nn
 
 from gswgan.errors import PlanError
-from gswgan.generators.bilinear import BilinearGenerator
-from gswgan.generators.dcgan import DCGANGenerator
 from gswgan.generators.decoded import DecodedGenerator
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.latent import LatentKind
-from gswgan.generators.mlp import MLPGenerator
-from gswgan.generators.resnet import ResNetGenerator
+from gswgan.generators.networks import BilinearGenerator, DCGANGenerator, MLPGenerator, ResNetGenerator
 
 __all__ = ["GeneratorSettings", "build_network", "network_shapes"]
 
 MAX_WEIGHTS = 2**28
-"""Of a generator: 1 GiB, a hundred times the largest of the presets. A plan from elsewhere may ask for any."""
+"""The largest generator: 1 GiB of weights, a hundred times any preset's. A plan from elsewhere may ask for more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,7 @@ class GeneratorSettings:
 
 
 def build_network(settings: GeneratorSettings, *, classes: int, channels: int, image_size: int) -> nn.Module:
-    """An untrained network for images of this shape; refused where it would be larger than MAX_WEIGHTS."""
+    """Return an untrained network for images of this shape; refuse one with more than MAX_WEIGHTS weights."""
     network_shapes(settings, classes=classes, channels=channels, image_size=image_size)
     return _make(settings, classes, channels, image_size)
 
@@ -45,7 +42,7 @@ def build_network(settings: GeneratorSettings, *, classes: int, channels: int, i
 def network_shapes(
     settings: GeneratorSettings, *, classes: int, channels: int, image_size: int
 ) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and type of each saved tensor of such a network, without any memory for them."""
+    """Return shape and type of each saved tensor of such a network without allocating it."""
     with torch.device("meta"):
         state = _make(settings, classes, channels, image_size).state_dict()
     weights = sum(value.numel() for value in state.values())
@@ -67,11 +64,6 @@ def _make(settings: GeneratorSettings, classes: int, channels: int, image_size: 
         "decoded": DecodedGenerator,
         "denoiser": DenoisedSampler,
     }
-    return kinds[settings.architecture](
-        latent=settings.latent,
-        classes=classes,
-        channels=channels,
-        image_size=image_size,
-        width=settings.width,
-        spectral_norm=settings.spectral_norm,
-    )
+    shape = {"classes": classes, "channels": channels, "image_size": image_size}
+    network = {"latent": settings.latent, "width": settings.width, "spectral_norm": settings.spectral_norm}
+    return kinds[settings.architecture](**shape, **network)

@@ -1,4 +1,4 @@
-"""The parts that the generator networks share."""
+"""Layers and functions that the generator networks share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 
 def normed(layer: nn.Module, on: bool) -> nn.Module:
-    """The layer, under spectral normalization where asked for (the published networks use it throughout)."""
+    """Return the layer, with spectral normalization if `on` (the published networks use it throughout)."""
     return spectral_norm(layer) if on else layer
 
 
 def label_code(labels: Tensor, classes: int) -> Tensor:
-    """One-hot labels; nothing at all for an unconditional generator."""
+    """Return one-hot labels [n, classes], or [n, 0] for an unconditional generator."""
     if classes == 1:
         return torch.zeros(labels.shape[0], 0, device=labels.device)
     return nn.functional.one_hot(labels, classes).to(torch.float32)
 
 
 def upsampling(image_size: int) -> tuple[int, int]:
-    """(side of the first feature map, number of doublings): 8 -> (4, 1), 28 -> (7, 2), 64 -> (4, 4).
+    """Return the side of the first feature map and the number of doublings: 8 -> (4, 1), 28 -> (7, 2), 64 -> (4, 4).
 
     The result may be larger than asked for (30 -> 4 x 2^3 = 32); the networks crop the middle.
     """
@@ -33,12 +33,12 @@ def upsampling(image_size: int) -> tuple[int, int]:
 
 
 def repeated(maps: Tensor) -> Tensor:
-    """Twice the side: each pixel four times."""
+    """Double the side by repeating each pixel four times."""
     return nn.functional.interpolate(maps, scale_factor=2.0)
 
 
 def doubled(maps: Tensor, *, corners: bool = False) -> Tensor:
-    """Twice the side, bilinear: `interpolate(..., align_corners=corners)` as two matrix products.
+    """Double the side bilinearly: `interpolate(..., align_corners=corners)` as two matrix products.
 
     The gradient of `interpolate` on CUDA adds in any order and, with 16 bits, slowly; that of a product does neither.
     """
@@ -49,19 +49,19 @@ def doubled(maps: Tensor, *, corners: bool = False) -> Tensor:
 
 @functools.cache
 def _interpolation(side: int, corners: bool, device: torch.device, kind: torch.dtype) -> Tensor:
-    """[2 side, side]: each new pixel as a mixture of the old ones along one axis."""
+    """Return [2 side, side]: each new pixel as a mixture of the old ones along one axis."""
     ones = torch.eye(side, dtype=kind)[:, None]
     rows = nn.functional.interpolate(ones, scale_factor=2.0, mode="linear", align_corners=corners)
     return rows[:, 0].T.contiguous().to(device)
 
 
 def crop(images: Tensor, size: int) -> Tensor:
-    """The middle size x size of the images."""
+    """Return the middle size x size pixels of the images."""
     top = (images.shape[-1] - size) // 2
     return images[..., top : top + size, top : top + size]
 
 
 def to_pixels(maps: Tensor, size: int) -> Tensor:
-    """Images in [0, 1] from the last maps, in 32 bits also where the network computes in 16."""
+    """Return images in [0, 1] from the last maps, in 32 bits even where the network computes in 16."""
     middle = crop(maps, size)
     return torch.sigmoid(middle if middle.dtype == torch.float64 else middle.float())

@@ -1,8 +1,8 @@
-"""Work on a GPU recorded once as a CUDA graph and replayed: what it launches, it launches in one go.
+"""Functions that are recorded once as a CUDA graph and then replayed, which launches all their kernels together.
 
-A training step is hundreds of small kernels; launched one by one they cost more than they compute. Everything that
-changes from call to call is a tensor (the learning rate too), so a replay does what a call would do. On the CPU the
-function is simply called.
+A training step has hundreds of small kernels, and launching them one by one takes longer than computing them.
+Everything that changes between calls is a tensor (the learning rate too), so a replay does what a call would do. On the
+CPU the function is called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 EAGER = 3
-"""Calls before recording: they set up what must not be set up while recording."""
+"""The number of calls before recording: they initialize what must not be initialized during it."""
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ class _Recording:
 
 
 class Captured:
-    """A function of tensors that works in place or gives a tensor; for inputs of new shapes it is recorded anew."""
+    """A function of tensors that works in place or returns a tensor, with one recording per shape of its inputs."""
 
     def __init__(self, function: Callable[..., Tensor | None]) -> None:
         self._function = function
@@ -35,11 +35,11 @@ class Captured:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether there is something to replay."""
+        """Whether there is a recording."""
         return any(recording.graph is not None for recording in self._recordings.values())
 
     def __call__(self, *inputs: Tensor) -> Tensor | None:
-        """Do the work. What is given back is the caller's to keep."""
+        """Call the function or replay it. The result is a copy."""
         if not inputs[0].is_cuda:
             return self._function(*inputs)
         shapes = tuple(value.shape for value in inputs)
@@ -59,7 +59,7 @@ class Captured:
 
 
 def aside(work: Callable[[], Tensor | None]) -> Tensor | None:
-    """Do the work on another stream, as recording asks for."""
+    """Run the work on another stream, as recording requires."""
     stream = _another_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -70,5 +70,5 @@ def aside(work: Callable[[], Tensor | None]) -> Tensor | None:
 
 @functools.cache
 def _another_stream(device: int) -> torch.cuda.Stream:
-    """One for all: on each new stream a library takes memory for itself (cuBLAS 32 MiB) and keeps it."""
+    """Return one stream for all work: on each stream a library allocates memory and keeps it (cuBLAS 32 MiB)."""
     return torch.cuda.Stream(device)

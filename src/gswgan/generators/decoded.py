@@ -1,7 +1,7 @@
 """The generator of DP-MERF AE (Harder et al. 2021): a small network makes codes, a decoder makes images of them.
 
-The decoder comes trained from elsewhere and stays as it is. While the network is in training it answers with codes,
-which is where its critic compares; in evaluation, so in all that is released, with images.
+The decoder is trained beforehand and stays fixed. In training mode the network returns codes, which its critic
+compares; in evaluation mode, and so in all that is published, it returns images.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from gswgan.generators.blocks import crop, label_code, normed, upsampling
 
 CODE = 10
-"""Numbers in a code."""
+"""The length of a code."""
 
 HIDDEN = 200
 
 
 def on_sphere(codes: Tensor) -> Tensor:
-    """Codes of norm sqrt(CODE): how far apart two can be, and so a length scale, is known without any data."""
+    """Scale codes to norm sqrt(CODE), so that their largest distance, and a length scale, are known without data."""
     return F.normalize(codes, dim=1) * math.sqrt(codes.shape[1])
 
 
 class Full(nn.Linear):
-    """A full layer. For a single image it multiplies and adds up, output by output, without a product of matrices.
+    """A full layer that for a single image multiplies and sums output by output, without a matrix product.
 
-    Gradients of single records are those of single images, computed for many at once. A product of all their codes
-    would round a record's row by its place among the others.
+    Gradients of single records are computed for many at once. A matrix product of all their codes would round a
+    record's row depending on its place among the others.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -40,9 +40,9 @@ class Full(nn.Linear):
 
 
 class Spread(nn.ConvTranspose2d):
-    """Twice the side: "multiply by a matrix, add the windows up", since gradients of single samples are products then.
+    """A 4x4 transposed convolution that doubles the side, as a matrix product followed by a sum of windows.
 
-    A 4x4 transposed convolution.
+    In this form the gradients of single samples are products.
     """
 
     def __init__(self, incoming: int, outgoing: int) -> None:
@@ -56,7 +56,7 @@ class Spread(nn.ConvTranspose2d):
 
 
 class Decoder(nn.Module):
-    """Code to image: a full layer to a small feature map, doubled up to the image."""
+    """Code to image: a full layer to a small feature map, which is doubled up to the image."""
 
     def __init__(self, *, channels: int, image_size: int, width: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """A generator in training: the network, its optimizer and its moving average.
 
-Everything here happens on the public side of the barrier: it is post-processing of what was released.
+Everything here is post-processing of answers of the mechanism, and so it is public.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.latent import balanced_labels, latent_codes
+from gswgan.generators.optimizer_state import load_optimizer, optimizer_tensors
 from gswgan.privacy import Streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """How the generator descends. Not private: any choice is post-processing."""
+    """The optimizer of the generator. Any choice is post-processing and not part of the guarantee."""
 
     learning_rate: float
     betas: tuple[float, float] = (0.5, 0.99)
@@ -70,32 +71,32 @@ class Generator:
         )
 
     def latents(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
-        """z_i ~ P_z and labels y_i, which belong to `index` alone."""
+        """Draw latent codes z_i ~ P_z and labels y_i from the stream that `index` names."""
         rng = self._streams.generator("latent", *index)
         labels = balanced_labels(count, self.label_set, rng)
         codes = latent_codes(count, self.settings.latent, self.settings.latent_kind, rng)
         return codes.to(self.device), labels.to(self.device)
 
     def __call__(self, codes: Tensor, labels: Tensor) -> Tensor:
-        """G(z, y), carrying its graph."""
+        """Return G(z, y) with its autograd graph."""
         with self._precision():
             return self.network(codes, labels)
 
     def sample(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
-        """Fakes with their labels; those of one `index` have the same codes."""
+        """Return fakes with their labels; the same `index` gives the same codes."""
         codes, labels = self.latents(count, *index)
         return self(codes, labels), labels
 
     @torch.no_grad()
     def fakes(self, count: int, *index: int | str) -> tuple[Tensor, Tensor]:
-        """Fakes for critics to learn from: no graph."""
+        """Return fakes for critics to learn from, without an autograd graph."""
         codes, labels = self.latents(count, *index)
         images = self._without_graph(codes, labels)
         assert images is not None
         return images, labels
 
     def descend(self, fake: Tensor, upstream: Tensor) -> None:
-        """theta_G <- theta_G - eta_G (1/B) sum_i upstream_i . J G(z_i): the chain-rule equation, then Adam."""
+        """theta_G <- theta_G - eta_G (1/B) sum_i upstream_i . J G(z_i): the paper's chain-rule equation, then Adam."""
         self._rate.copy_(self._rate_now())
         self.adam.zero_grad(set_to_none=True)
         fake.backward(gradient=upstream / fake.shape[0])
@@ -104,7 +105,7 @@ class Generator:
         self._average()
 
     def released_network(self, *, batches: int = 20, batch_size: int = 500) -> nn.Module:
-        """The averaged network, its batch statistics estimated anew from its own samples, ready to be published."""
+        """Return the averaged network with batch statistics estimated from its own samples: what is published."""
         network = copy.deepcopy(self.averaged)
         for mine, current in zip(network.buffers(), self.network.buffers(), strict=True):
             mine.copy_(current)
@@ -122,35 +123,28 @@ class Generator:
         return network.eval()
 
     def is_finite(self) -> bool:
-        """Whether all weights are numbers still. One that is not soon makes all of them so, and none comes back."""
+        """Return whether all weights are finite. One that is not soon spreads to all, and none recovers."""
         weights = (*self.network.parameters(), *self.averaged.parameters())
         return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, as named tensors."""
+        """Return everything needed to continue, as named tensors."""
         tensors = {"updates": self.updates, "label_set": torch.from_numpy(self.label_set)}
         tensors |= {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
-        for index, slots in self.adam.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{k}": v for k, v in slots.items()}
-        return tensors
+        return tensors | optimizer_tensors(self.adam, "adam.")
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.updates.copy_(tensors["updates"])
         self.label_set = tensors["label_set"].numpy()
         for name, module in (("network.", self.network), ("averaged.", self.averaged)):
             module.load_state_dict({k[len(name) :]: v for k, v in tensors.items() if k.startswith(name)})
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            if key.startswith("adam."):
-                _, index, slot = key.split(".")
-                state.setdefault(int(index), {})[slot] = value
-        self.adam.load_state_dict({"state": state, "param_groups": self.adam.state_dict()["param_groups"]})
+        load_optimizer(self.adam, tensors, "adam.")
         self.adam.param_groups[0]["lr"] = self._rate  # loading made a copy
 
     def _rate_now(self) -> Tensor:
-        """The learning rate: up in `warm_up` updates, then (with `decay`) down in a line to the last planned one."""
+        """Return the learning rate: it rises over `warm_up` updates and, with `decay`, falls linearly."""
         warm = ((self.updates + 1) / max(1, self.options.warm_up)).clamp(max=1.0)
         left = (1.0 - self.updates / max(1, self._planned)).clamp(min=0.0) if self.options.decay else 1.0
         return self.options.learning_rate * warm * left

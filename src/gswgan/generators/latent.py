@@ -1,4 +1,4 @@
-"""Latent codes and labels: what a generator is fed. Both come from the public seed."""
+"""Latent codes and labels, the inputs of a generator. Both are drawn from the public seed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LatentKind = Literal["normal", "bernoulli"]
 
 
 def latent_codes(count: int, dim: int, kind: LatentKind, rng: np.random.Generator) -> Tensor:
-    """z ~ P_z: standard normal, or Bernoulli(0.5) as in the published code."""
+    """Draw z ~ P_z: standard normal, or Bernoulli(0.5) as in the published code."""
     if kind == "normal":
         return torch.from_numpy(rng.standard_normal((count, dim), dtype=np.float32))
     return torch.from_numpy(rng.integers(0, 2, (count, dim)).astype(np.float32))
 
 
 def balanced_labels(count: int, classes: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Labels with a uniform prior, as evenly spread as `count` allows, in random order.
+    """Draw labels with a uniform prior, as evenly spread as `count` allows, in random order.
 
     Every class that occurs does so at least twice (the kernel's distance needs pairs): with too many classes
     for one batch, a random subset of them is taken.

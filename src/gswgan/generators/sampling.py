@@ -1,4 +1,4 @@
-"""Images from a trained network, as 8-bit arrays, and a picture of them."""
+"""Images from a trained network as 8-bit arrays, and pictures of them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gswgan.generators.latent import latent_codes
 
 BATCH = 500
 MAX_ACTIVATIONS = 2**29
-"""Numbers in one layer's answer to a batch: 2 GiB. Only networks wider than any preset's get smaller batches."""
+"""The largest output of a layer for a batch: 2 GiB. Networks wider than any preset get smaller batches."""
 
 LARGEST_SIDE = 72
-"""Of a feature map: images have at most 64 pixels a side, and are cropped."""
+"""The largest side of a feature map: images have at most 64 pixels per side and are cropped from it."""
 
 PIXELS_AT = 41
-"""Where the pixels of a PNG by `png_bytes` begin: behind its signature, its header and the name of their chunk."""
+"""The offset of the pixels in a PNG by `png_bytes`: after the signature, the header and the name of their chunk."""
 
 
 @torch.no_grad()
 def draw_images(
     network: nn.Module, settings: GeneratorSettings, labels: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """uint8 images [n, channels, side, side], one for each label."""
+    """Return uint8 images [n, channels, side, side], one per label."""
     device = next(network.parameters()).device
     parts = []
     maps = settings.width * (1 if settings.architecture == "mlp" else LARGEST_SIDE**2)
@@ -44,7 +44,7 @@ def draw_images(
 def draw_levels(
     network: nn.Module, settings: GeneratorSettings, labels: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The same images before they are rounded: float64 [n, channels, side, side] from 0 to 255.
+    """Return the same images before they are rounded: float64 [n, channels, side, side] from 0 to 255.
 
     In double precision on the CPU, where machines differ by far less than a rounding to 8 bits could show.
     """
@@ -58,12 +58,12 @@ def draw_levels(
 
 
 def channels_last(images: np.ndarray) -> np.ndarray:
-    """[n, c, h, w] to [n, h, w] (grey) or [n, h, w, 3] (colour): the layout that `fit` takes."""
+    """Convert [n, c, h, w] to [n, h, w] (grey) or [n, h, w, 3] (colour), the layout that `fit` takes."""
     return images[:, 0] if images.shape[1] == 1 else images.transpose(0, 2, 3, 1)
 
 
 def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
-    """A picture of images [n, c, h, w] in rows of `columns`, each enlarged to about `side` pixels."""
+    """Return a picture of images [n, c, h, w] in rows of `columns`, each enlarged to about `side` pixels."""
     scale = max(1, side // images.shape[2])
     pictures = channels_last(images).repeat(scale, axis=1).repeat(scale, axis=2)
     pictures = np.pad(pictures, [(0, 0), (2, 2), (2, 2)] + [(0, 0)] * (pictures.ndim - 3), constant_values=96)
@@ -72,12 +72,12 @@ def grid_of(images: np.ndarray, columns: int, *, side: int = 56) -> np.ndarray:
 
 
 def grid_png(images: np.ndarray, columns: int, *, side: int = 56) -> bytes:
-    """That picture as a PNG."""
+    """Return the picture of `grid_of` as a PNG."""
     return png_bytes(grid_of(images, columns, side=side))
 
 
 def png_bytes(pixels: np.ndarray) -> bytes:
-    """uint8 pixels [h, w] or [h, w, 3] as a PNG whose bytes follow from the pixels alone.
+    """Return uint8 pixels [h, w] or [h, w, 3] as a PNG whose bytes follow from the pixels alone.
 
     It is not compressed: what a compressor makes depends on its version, and choices of it could hide a message.
     """

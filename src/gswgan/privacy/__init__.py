@@ -1,6 +1,6 @@
-"""The privacy core: events, the mechanism, the ledger, the accountant. It knows nothing of GANs or images.
+"""The privacy core: events, mechanisms, ledger and accountant. It imports nothing of GANs or images.
 
-Read in this order: events.py (what a release is), mechanism.py and votes.py (how one happens), ledger.py (how it
+Read in this order: events.py (what an answer is), mechanism.py and votes.py (how it is computed), ledger.py (how it
 is recorded), accountant.py (what it costs), then randomness.py, participation.py, calibration.py and claims.py.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: an error message or `--help` need not wait for torch."""
+    """Import a name on first use, so that an error message or `--help` does not wait for torch."""
     for module, names in _HOME.items():
         if name in names:
             return getattr(importlib.import_module(f"gswgan.privacy.{module}"), name)

@@ -1,11 +1,11 @@
-"""What a total of releases costs: epsilon at a delta, for one observer under one neighbouring relation.
+"""The accountant: epsilon at a delta of composed events, for one observer under one neighbouring relation.
 
-Gaussian, Laplace and Poisson-sampled releases are composed by Google's privacy-loss distributions (dp-accounting),
-whose discretization rounds against us. The paper's draw of one contributor has no such pair (docs/proof.md,
-section 5): its guarantee shows the draw to the observer and averages delta, exactly,
-over the binomial number of times that the changed contributor was drawn.
+Gaussian, Laplace and Poisson-sampled events are composed by Google's privacy-loss distributions (dp-accounting), whose
+discretization rounds towards a larger epsilon. The paper's draw of one contributor has no such pair (docs/proof.md,
+section 5): its guarantee shows the draw to the observer and averages delta, exactly, over the binomial number of times
+that the changed contributor was drawn.
 
-dp-accounting takes a second to import, so it is imported when the first question is asked.
+dp-accounting takes a second to import, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from gswgan.privacy.events import (
 
 PLD = "privacy-loss distribution (dp-accounting, pessimistic)"
 TAIL = 1e-15
-"""Probability that is cut off a composed loss, and counted as delta."""
+"""The probability that is cut off a composed loss, and counted as delta."""
 
 PLAIN = 50.0
-"""The mu above which a sampled release does not hide who contributed."""
+"""The mu above which a sampled answer does not hide who contributed."""
 
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
 NOT_RECOMPUTED = "as planned, not recomputed"
-"""How the accountant of a statement begins that was made where there was no accountant to compute it again."""
+"""The beginning of `accountant` in a statement that was made without dp-accounting installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyCost:
-    """An epsilon with everything that it means nothing without."""
+    """An epsilon with its delta, neighbouring relation, unit, observer, sampling and accountant."""
 
     epsilon: float
     delta: float
@@ -66,7 +66,7 @@ class PrivacyCost:
         check_delta(self.delta)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for privacy.json."""
+        """Return plain data, for privacy.json."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -83,24 +83,24 @@ def check_delta(delta: float) -> float:
 
 
 class Accountant:
-    """Computes epsilon for events of one neighbouring relation, which is fixed here and checked for each event."""
+    """Computes epsilon of events under one neighbouring relation, which every event must have."""
 
     def __init__(self, neighbours: str = "replace-one") -> None:
         self.neighbours = check_neighbours(neighbours)
 
     def epsilon(self, event: Event, delta: float) -> float:
-        """The smallest epsilon that we can prove for the event at this delta."""
+        """Return the smallest epsilon that we can prove for the event at this delta."""
         check_delta(delta)
         return _epsilon(tuple(self._checked(event).items()), delta, self.neighbours)
 
     def method(self, event: Event) -> str:
-        """How `epsilon` is computed for the event, in words."""
+        """Describe how `epsilon` is computed for the event."""
         counts = tally(event)
         visible = any(isinstance(single, DrawnOne) for single in counts) or _plainly_seen(counts)
         return VISIBLE_DRAW if visible else PLD
 
     def delta(self, event: Event, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The smallest delta that we can prove at each epsilon: the privacy curve of releases without `DrawnOne`."""
+        """Return the smallest delta that we can prove at each epsilon; events with `DrawnOne` are refused."""
         counts = self._checked(event)
         if any(isinstance(single, DrawnOne) for single in counts):
             raise PrivacyError("event", "DrawnOne", "Gaussian, Laplace and sampled releases")
@@ -118,7 +118,7 @@ class Accountant:
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(tallied: tuple[tuple[BaseEvent, int], ...], delta: float, neighbours: Neighbours) -> float:
-    """Of so many of each event. Plan, calibration and the check of a ledger ask again what was asked before."""
+    """Return epsilon of so many of each event; cached, since plans, calibration and ledger checks repeat questions."""
     counts = dict(tallied)
     if not counts:
         return 0.0
@@ -132,17 +132,17 @@ def _epsilon(tallied: tuple[tuple[BaseEvent, int], ...], delta: float, neighbour
     plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
     if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
         raise PrivacyError(
-            "composition", sorted({type(s).__name__ for s in counts}), "one kind of draw a ledger",
+            "composition", sorted({type(s).__name__ for s in counts}), "one kind of draw per ledger",
         )  # fmt: skip
     ((single, times),) = drawn.items()
     return visible_draw_epsilon(single.event.mu, single.count, times, delta, also_mu_squared=plain)
 
 
 def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
-    """The one kind of sampled release, if its noise is so small that everybody sees who contributed.
+    """Return the one kind of sampled event, if its noise is so small that an observer sees who contributed.
 
     Showing the coins can only cost more, so the figure for a visible draw holds. Where one unit is zeroed it costs
-    next to nothing more: log(1 / rate) beside mu^2 / 2 a use. A discretized loss would need a grid of millions.
+    little more: log(1 / rate) beside mu^2 / 2 per use. A discretized loss would need a grid of millions.
     """
     if len(counts) != 1:
         return None
@@ -151,7 +151,7 @@ def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
 
 
 def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
-    """The privacy-loss distribution of so many of each event (dp-accounting)."""
+    """Return the privacy-loss distribution of so many of each event (dp-accounting)."""
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -186,7 +186,7 @@ def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
 
 
 def _compose_many(one: Any, times: int) -> Any:
-    """The loss of very many alike, in two stages: dp-accounting cuts a sum's tails well only if it has few terms."""
+    """Compose very many equal losses in two stages: dp-accounting truncates tails well only for sums of few terms."""
     blocks = math.isqrt(times)
     each, rest = divmod(times, blocks)
     total = one.self_compose(each, TAIL / blocks).self_compose(blocks, TAIL)  # what is cut counts as delta
@@ -194,7 +194,7 @@ def _compose_many(one: Any, times: int) -> Any:
 
 
 def _mean_loss(single: Sampled | Laplace) -> float:
-    """About how much a sampled release or a Laplace value adds to the privacy loss; it only sets the discretization."""
+    """Estimate what an event adds to the mean privacy loss; this only sets the discretization."""
     if isinstance(single, Laplace):
         ratio = single.sensitivity / single.scale
         return ratio + math.expm1(-ratio)
@@ -203,7 +203,7 @@ def _mean_loss(single: Sampled | Laplace) -> float:
 
 
 def gaussian_log_delta(mu: NDArray[np.float64] | float, epsilon: float) -> NDArray[np.float64]:
-    """log delta(epsilon) of a mu-Gaussian release: log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)).
+    """Return log delta(epsilon) of a mu-Gaussian: log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)).
 
     The exact trade-off of the Gaussian mechanism (Balle and Wang 2018), in logarithms so that the far tail holds.
     """
@@ -214,10 +214,10 @@ def gaussian_log_delta(mu: NDArray[np.float64] | float, epsilon: float) -> NDArr
 
 
 def visible_draw_epsilon(mu: float, count: float, steps: int, delta: float, *, also_mu_squared: float = 0.0) -> float:
-    """Epsilon when one of `count` contributors is drawn in each step and the draw is seen.
+    """Return epsilon when one of `count` contributors is drawn in each step and the draw is visible.
 
     Given the draws the run is a Gaussian with mu^2 times the number of uses; delta is the mean over its law,
-    Binomial(steps, 1/count). Exact: no bound is involved. `also_mu_squared` adds plain Gaussians to every outcome.
+    Binomial(steps, 1/count). This is exact, not a bound. `also_mu_squared` adds plain Gaussians to every outcome.
     """
     low, high = (int(x) for x in binom.interval(1 - 1e-13, steps, 1 / count))
     uses = np.arange(max(0, low - 1), min(steps, high + 1) + 1)
@@ -242,7 +242,7 @@ def visible_draw_epsilon(mu: float, count: float, steps: int, delta: float, *, a
 
 
 def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
-    """A lower bound on what any analysis can prove for the paper's draw, even with the draw hidden.
+    """Return a lower bound on what any analysis can prove for the paper's draw, even with the draw hidden.
 
     When all other critics answer as the changed one does in the second world, each step shows
     (1 - 1/count) N(0) + (1/count) N(sensitivity) against N(0): the Poisson-sampled Gaussian, composed `steps`
@@ -252,7 +252,7 @@ def drawn_one_lower_bound(event: DrawnOne, steps: int, delta: float) -> float:
 
 
 def drawn_one_loss(event: DrawnOne, steps: int) -> Any:
-    """The privacy-loss distribution of that worst known pair (dp-accounting)."""
+    """Return the privacy-loss distribution of that worst known pair (dp-accounting)."""
     from dp_accounting.pld import privacy_loss_distribution
 
     loss = privacy_loss_distribution.from_gaussian_mechanism(

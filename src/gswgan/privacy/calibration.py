@@ -1,4 +1,4 @@
-"""The smallest noise that keeps a promise; never one bit less."""
+"""Calibration: the smallest noise, rounded up, that meets a target epsilon at a delta."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def check_epsilon(epsilon: float) -> float:
 
 
 def round_up(value: float, digits: int = 5) -> float:
-    """The next number with so many significant digits that is not below `value`."""
+    """Return the next number with so many significant digits that is not below `value`."""
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     rounded = float(f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}")
     return rounded if rounded >= value else float(f"{rounded + unit:.{digits}g}")
 
 
 def calibrate(event_with: Callable[[float], Event], *, epsilon: float, delta: float, accountant: Accountant) -> float:
-    """The noise, to five digits and rounded up, for which `event_with(noise)` costs at most epsilon at delta.
+    """Return the noise, to five digits and rounded up, for which `event_with(noise)` costs at most epsilon at delta.
 
     `event_with` maps a noise (a multiplier or a standard deviation: the caller's unit) to the whole run.
     """

@@ -1,7 +1,7 @@
-"""The figures that the paper states for its runs, recomputed by the paper's own rules. Claims, not guarantees.
+"""Figures that the paper states for its runs, recomputed by the paper's own rules. They are claims, not guarantees.
 
 Centralized (appendix, "RDP for Subsampled Mechanisms", Wang et al. 2019): each of the T x B sample gradients is
-counted as its own subsampled release, although the B gradients of a step share one draw of a critic. Federated:
+counted as its own subsampled answer, although the B gradients of a step share one draw of a critic. Federated:
 plain Renyi composition of the expected number of uses, without amplification.
 """
 
@@ -30,17 +30,17 @@ class Claim:
     accounting: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for privacy.json."""
+        """Return plain data, for privacy.json."""
         return asdict(self)
 
 
 def gaussian_rdp(sample: Gaussian, order: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Renyi divergence of a Gaussian release: order x mu^2 / 2 (the paper's definition of the mechanism)."""
+    """Return the Renyi divergence of a Gaussian: order x mu^2 / 2 (the paper's definition of the mechanism)."""
     return np.asarray(np.asarray(order) * sample.mu**2 / 2)
 
 
 def step_rdp(sample: Gaussian, batch_size: int, order: float) -> float:
-    """Theorem 4.1: a generator step over a batch is the composition of its samples' releases.
+    """Return the RDP of a generator step by Theorem 4.1: the composition of the answers for its samples.
 
     With noise_std = sigma C and sensitivity 2C this is 2 B order / sigma^2.
     """
@@ -48,7 +48,7 @@ def step_rdp(sample: Gaussian, batch_size: int, order: float) -> float:
 
 
 def subsampled_rdp(sample: Gaussian, rate: float, order: int) -> float:
-    """The appendix's subsampling theorem (without replacement) for a Gaussian, where epsilon(infinity) is infinite."""
+    """Return the RDP of a Gaussian by the appendix's theorem for subsampling without replacement."""
     j = np.arange(3, order + 1, dtype=np.float64)
     log_binomial = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
     at_two = float(gaussian_rdp(sample, 2))
@@ -59,7 +59,7 @@ def subsampled_rdp(sample: Gaussian, rate: float, order: int) -> float:
 
 
 def subsampled_epsilon(sample: Gaussian, rate: float, times: int, delta: float) -> float:
-    """Epsilon of so many subsampled releases by that theorem, at the best integer order."""
+    """Return epsilon of so many subsampled answers by that theorem, at the best integer order."""
     check_delta(delta)
     return min(
         times * subsampled_rdp(sample, rate, order) + math.log(1 / delta) / (order - 1)
@@ -68,7 +68,7 @@ def subsampled_epsilon(sample: Gaussian, rate: float, times: int, delta: float) 
 
 
 def claimed_centralized(sample: Gaussian, *, shards: int, steps: int, batch_size: int, delta: float) -> Claim:
-    """The paper's centralized figure: T x B subsampled releases at rate 1/K (9.993 for its MNIST run)."""
+    """Return the paper's centralized figure: T x B subsampled answers at rate 1/K (9.993 for its MNIST run)."""
     releases = steps * batch_size
     accounting = (
         f"the paper's: {releases} releases, each subsampled by itself at rate 1/{shards} (Wang et al. 2019); "
@@ -78,9 +78,9 @@ def claimed_centralized(sample: Gaussian, *, shards: int, steps: int, batch_size
 
 
 def claimed_minibatches(noise_scale: float, *, rate: float, releases: int, delta: float) -> Claim:
-    """The paper's figure for baselines that see minibatches: 10.02 DP-MERF, 9.999 DP-MERF AE, 10.10 DP-SGD GAN.
+    """Return the paper's figure for minibatch baselines: 10.02 DP-MERF, 9.999 DP-MERF AE, 10.10 DP-SGD GAN.
 
-    With the noise relative to what it takes for the sensitivity of one release.
+    `noise_scale` is relative to what the paper takes for the sensitivity of one answer.
     """
     sample = Gaussian(noise_std=noise_scale, sensitivity=1.0)
     accounting = (
@@ -91,7 +91,7 @@ def claimed_minibatches(noise_scale: float, *, rate: float, releases: int, delta
 
 
 def claimed_federated(sample: Gaussian, *, clients: int, rounds: int, batch_size: int, delta: float) -> Claim:
-    """The paper's federated figure: RDP of the expected number of releases of a client (598.61 for its run)."""
+    """Return the paper's federated figure: RDP of the expected number of answers of a client (598.61 for its run)."""
     check_delta(delta)
     rho = rounds * batch_size / clients * sample.mu**2 / 2
     epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))  # at the best real order
@@ -103,10 +103,10 @@ def claimed_federated(sample: Gaussian, *, clients: int, rounds: int, batch_size
 
 
 def claimed_rounds(noise_multiplier: float, *, rate: float, rounds: int, delta: float) -> Claim:
-    """The figure stated for Fed-Avg GAN (9.99e6 for 1000 rounds, 10 of 866 clients, noise 0.01, delta 1.15e-3).
+    """Return the figure for Fed-Avg GAN (9.99e6 for 1000 rounds, 10 of 866 clients, noise 0.01, delta 1.15e-3).
 
-    RDP of the Poisson-sampled Gaussian (Mironov et al. 2019) at the best whole order. It holds, and says next to
-    nothing: with so little noise the lowest order, 2, is the best, and far too high.
+    It is the RDP of the Poisson-sampled Gaussian (Mironov et al. 2019) at the best whole order. The bound holds but is
+    very loose: with so little noise the lowest order, 2, is the best, and far too high.
     """
     check_delta(delta)
 

@@ -1,10 +1,10 @@
-"""What goes wrong, said so that the reader can act: name, value, what was expected, what to do."""
+"""The errors of the privacy core. Each gives a name, a value, what was expected and what to do."""
 
 from __future__ import annotations
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """The text with control characters, which a terminal would act on, written as escapes. Names may be anybody's."""
+    """Return the text with control characters, which a terminal would act on, written as escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -25,7 +25,7 @@ class GswganError(ValueError):
         super().__init__(printable(f"{message} {todo}".rstrip()))
 
     def __reduce__(self) -> tuple[type[GswganError], tuple[str, object, str, str]]:
-        """So that it can be raised in one process and read in another."""
+        """Make the error picklable, so that it can be raised in another process."""
         return type(self), (self.name, self.value, self.expected, self.todo)
 
 
@@ -34,7 +34,7 @@ class PrivacyError(GswganError):
 
 
 class LedgerError(GswganError):
-    """A ledger that is broken, incomplete, or would be by what was asked."""
+    """A ledger that is broken or incomplete, or a request that would make it so."""
 
 
 class StorageError(GswganError):

@@ -1,8 +1,8 @@
-"""What was released, as frozen data: nothing here draws, adds or computes a cost.
+"""Events: descriptions of answers as frozen data. Nothing here draws noise or computes a cost.
 
-One unit everywhere: a `Gaussian` carries the standard deviation of its noise and the L2 sensitivity of what
-the noise was added to, under the neighbouring relation that it names; a `Laplace` its scale and by how much how
-many values can move. Sampling wraps a Gaussian, `Repeated` and `Composed` wrap anything.
+A `Gaussian` has the standard deviation of its noise and the L2 sensitivity of the sum, under the neighbouring relation
+that it names. A `Laplace` has its scale, the number of values that can move and by how much. Sampling wraps a Gaussian;
+`Repeated` and `Composed` wrap any event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Neighbours: TypeAlias = Literal["replace-one", "zeroed"]
 """replace-one: the content of one unit is exchanged (n is public); zeroed: its contribution becomes 0."""
 
 Sampling: TypeAlias = Literal["poisson", "all", "one"]
-"""Who contributes to a release: each independently at a rate; everyone; exactly one, drawn uniformly."""
+"""Who contributes to an answer: each independently at a rate; all; exactly one, drawn uniformly."""
 
 
 def _check(name: str, value: object, ok: bool, expected: str) -> None:
@@ -31,7 +31,7 @@ def _check_whole(name: str, value: int, least: int) -> None:
 
 
 def check_neighbours(neighbours: str) -> Neighbours:
-    """Return the relation if it is one that we know."""
+    """Return the relation if it is a known one."""
     for known in get_args(Neighbours):
         if neighbours == known:
             return known  # type: ignore[no-any-return]
@@ -40,10 +40,10 @@ def check_neighbours(neighbours: str) -> Neighbours:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """The most that one protected unit can add to a released sum.
+    """The largest contribution of one protected unit to a sum.
 
-    At most `rows` rows, each of L2 norm at most `clip_norm`, each into another slot of the sum. With `counts`
-    (one row only) the slot's count also grows by one, and the count travels with weight `clip_norm`.
+    It has at most `rows` rows, each of L2 norm at most `clip_norm`, each in another slot of the sum. With `counts` (one
+    row only) the slot's count also grows by one, and the count has the weight `clip_norm`.
     """
 
     clip_norm: float
@@ -57,7 +57,7 @@ class Contribution:
             raise PrivacyError("rows", self.rows, "1 when counts are released with the sums")
 
     def sensitivity(self, neighbours: Neighbours) -> float:
-        """L2 distance that the sum can move when one unit is replaced or zeroed.
+        """Return the largest L2 distance between two sums when one unit is replaced or zeroed.
 
         Without counts the contribution lies in a ball of radius r = clip_norm sqrt(rows): r when zeroed, 2r
         when replaced. With counts it is u = (x, clip_norm) with |x| <= clip_norm, of norm at most
@@ -72,7 +72,7 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian:
-    """A sum of the given sensitivity, released once with N(0, noise_std^2) on every coordinate."""
+    """One answer with a sum of the given sensitivity and N(0, noise_std^2) on every coordinate."""
 
     noise_std: float
     sensitivity: float
@@ -96,12 +96,12 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace:
-    """Values released once with Laplace noise of this scale on each: a unit moves `values` of them by `sensitivity`.
+    """One answer with Laplace noise of this scale: a unit moves at most `values` values by at most `sensitivity`.
 
-    At the most. Several values move independently of each other's noise, so their pairs compose. A single value
-    of sensitivity s stands for any vector of L1 sensitivity s as well: go from one vector to the other a
-    coordinate at a time; each move raises the power of a test by no more than the same shift of one Laplace does
-    (half-lines are the best tests of log-concave noise), and these shifts add up to s.
+    The values have independent noise, so their pairs compose. A single value of sensitivity s also covers any vector
+    of L1 sensitivity s: go from one vector to the other one coordinate at a time; each move raises the power of a test
+    by no more than the same shift of one Laplace does (half-lines are the best tests of log-concave noise), and these
+    shifts add up to s.
     """
 
     scale: float
@@ -117,13 +117,13 @@ class Laplace:
 
     @property
     def pure_epsilon(self) -> float:
-        """What holds at delta = 0: the L1 sensitivity over the scale."""
+        """The epsilon at delta = 0: the L1 sensitivity over the scale."""
         return self.values * self.sensitivity / self.scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """A Gaussian sum to which each unit's holder contributes independently with probability `rate`, in secret."""
+    """A Gaussian sum to which each unit contributes independently with probability `rate`, by a secret coin."""
 
     rate: float
     event: Gaussian
@@ -135,7 +135,7 @@ class Sampled:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOne:
-    """The paper's draw: exactly one of `count` contributors, uniformly. The guarantee treats the draw as visible."""
+    """The paper's draw of exactly one of `count` contributors, uniformly. The guarantee treats the draw as visible."""
 
     count: int
     event: Gaussian
@@ -158,7 +158,7 @@ class Repeated:
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """Events one after the other; later ones may be chosen from earlier results, their kinds and number not."""
+    """Several events. Later queries may depend on earlier answers, but not the kinds and the number of the events."""
 
     events: tuple[Event, ...]
 
@@ -177,26 +177,26 @@ _KINDS: dict[str, type[Event]] = {
 
 
 def unsampled(event: BaseEvent) -> Gaussian | Laplace:
-    """The noisy release inside a single one: what it costs when everybody knows who contributed."""
+    """Return the event without its sampling: its cost when everybody knows who contributed."""
     return event.event if isinstance(event, Sampled | DrawnOne) else event
 
 
 def gaussian_of(event: BaseEvent) -> Gaussian:
-    """The Gaussian inside a single release."""
+    """Return the Gaussian inside a single event."""
     inner = unsampled(event)
     if not isinstance(inner, Gaussian):
-        raise PrivacyError("event", type(inner).__name__, "a Gaussian release")
+        raise PrivacyError("event", type(inner).__name__, "a Gaussian event")
     return inner
 
 
 def sampling_of(event: Event) -> Sampling:
-    """Who contributes to the releases of an event, in a word."""
+    """Return who contributes to the answers of an event."""
     kinds = {type(single) for single in tally(event)}
     return "one" if DrawnOne in kinds else "poisson" if Sampled in kinds else "all"
 
 
 def in_words(event: BaseEvent) -> str:
-    """One release on a line."""
+    """Describe a single event on one line."""
     inner = unsampled(event)
     if isinstance(inner, Laplace):
         words = f"Laplace, scale {inner.scale:.5g}, sensitivity {inner.sensitivity:.5g} in {inner.values} values"
@@ -208,7 +208,7 @@ def in_words(event: BaseEvent) -> str:
 
 
 def flatten(event: Event, times: int = 1) -> Iterator[tuple[BaseEvent, int]]:
-    """Single releases with how often each happened."""
+    """Yield the single events with the number of their repetitions."""
     if isinstance(event, Repeated):
         yield from flatten(event.event, times * event.times)
     elif isinstance(event, Composed):
@@ -219,7 +219,7 @@ def flatten(event: Event, times: int = 1) -> Iterator[tuple[BaseEvent, int]]:
 
 
 def tally(event: Event) -> dict[BaseEvent, int]:
-    """Distinct single releases with their total count, in the order of first appearance."""
+    """Return the distinct single events with their counts, in the order of first appearance."""
     counts: dict[BaseEvent, int] = {}
     for single, times in flatten(event):
         counts[single] = counts.get(single, 0) + times
@@ -227,7 +227,7 @@ def tally(event: Event) -> dict[BaseEvent, int]:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as plain data for a ledger or a plan."""
+    """Return the event as plain data for a ledger or a plan."""
     if isinstance(event, Composed):
         return {"kind": "composed", "events": [to_json(part) for part in event.events]}
     kind = next(name for name, cls in _KINDS.items() if isinstance(event, cls))
@@ -238,7 +238,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
-    """The inverse of `to_json`; anything else is a PrivacyError."""
+    """Return the event of data made by `to_json`; refuse anything else."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if kind not in _KINDS:
         raise PrivacyError("event kind", kind, "one of " + ", ".join(_KINDS))

@@ -1,8 +1,8 @@
-"""Releases that are chosen after earlier ones were seen: what still adds up (docs/proof.md, section 8).
+"""A privacy filter: a budget for runs that are chosen after the results of earlier ones (docs/proof.md, section 8).
 
-Composition by privacy-loss distributions is for mechanisms that are fixed beforehand. Where the next one is chosen
-after the last one was seen, two things are proven: the mu^2 of plain Gaussians add up to a bound that was fixed
-beforehand, and so do the epsilons and the deltas of mechanisms of any kind.
+Composition by privacy-loss distributions holds for mechanisms that are fixed beforehand. For adaptively chosen ones two
+rules are proven: the mu^2 of plain Gaussians add up to a bound that was fixed beforehand, and so do the epsilons and
+the deltas of mechanisms of any kind.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from gswgan.privacy.accountant import Accountant
 from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Laplace, Repeated, Sampled, tally, unsampled
 
 _ROUNDING = 1 + 1e-12
-"""Sums of epsilons and deltas in float64: ten times 1e-6 is 1e-5."""
+"""Tolerance for float64 sums of epsilons and deltas: ten times 1e-6 counts as 1e-5."""
 
 
 def is_plain(event: Event) -> bool:
-    """Whether the event consists of Gaussian releases without sampling: these alone add up by their mu^2."""
+    """Return whether the event consists of Gaussians without sampling: only these add up by their mu^2."""
     return all(isinstance(one, Gaussian) or (isinstance(one, Sampled) and one.rate >= 1) for one in tally(event))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What one event takes from a filter: its mu^2 from the Gaussian part, or an epsilon and a delta from the other."""
+    """The cost of one event in a filter: its mu^2 in the Gaussian part, or an epsilon and a delta in the other part."""
 
     event: Event
     cost: tuple[float, float] | None
-    """None: it counts by its mu^2."""
+    """None where it counts by its mu^2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """What a filter has used up: epsilon of the Gaussian part at its delta, and the sums of the other part."""
+    """What is spent of a filter: epsilon of the Gaussian part at its delta, and the sums of the other part."""
 
     plain: float
     epsilon: float
@@ -43,10 +43,10 @@ class Used:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A budget for releases that are chosen after earlier ones were seen, in two parts that are fixed beforehand.
+    """A budget for adaptively chosen events, in two parts that are fixed beforehand.
 
     `share` of epsilon and of delta is for events that count by an epsilon and a delta each; the rest is for plain
-    Gaussian releases, whose mu^2 add up. Whatever is chosen within the two parts is (epsilon, delta)-private together.
+    Gaussians, whose mu^2 add up. Any adaptive choice within the two parts is (epsilon, delta)-private in total.
     """
 
     epsilon: float
@@ -55,7 +55,7 @@ class Filter:
     neighbours: str
 
     def charge(self, event: Event, delta: float) -> Charge:
-        """What an event takes. Where it does not count by its mu^2, it takes the epsilon that it has at `delta`."""
+        """Return the cost of an event. Where it does not count by its mu^2, it costs its epsilon at `delta`."""
         if is_plain(event) and self.share < 1:
             return Charge(event=event, cost=None)
         if isinstance(event, Laplace):
@@ -63,7 +63,7 @@ class Filter:
         return Charge(event=event, cost=(Accountant(self.neighbours).epsilon(event, delta), delta))
 
     def used(self, charges: Iterable[Charge]) -> Used:
-        """What these take together."""
+        """Return what these charges cost in total."""
         charges = tuple(charges)
         plain = tuple(charge.event for charge in charges if charge.cost is None)
         added = [charge.cost for charge in charges if charge.cost is not None]
@@ -71,7 +71,7 @@ class Filter:
         return Used(plain=epsilon, epsilon=math.fsum(e for e, _ in added), delta=math.fsum(d for _, d in added))
 
     def has_room(self, used: Used) -> bool:
-        """Whether so much may be used."""
+        """Return whether so much may be spent."""
         return (
             used.plain <= self.epsilon * (1 - self.share)
             and used.epsilon <= self.epsilon * self.share * _ROUNDING
@@ -84,7 +84,7 @@ class Filter:
         return self.delta * (1 - self.share)
 
     def words(self, used: Used) -> str:
-        """What is used of which part."""
+        """Describe what is spent of each part."""
         share, rest = self.share, 1 - self.share
         plain = f"epsilon {used.plain:.4g} of {self.epsilon * rest:.4g} at delta {self.plain_delta:g}"
         added = f"epsilon {used.epsilon:.4g} of {self.epsilon * share:.4g} and delta {used.delta:.3g} of "
@@ -95,11 +95,11 @@ class Filter:
 
 
 def with_repeats(planned: Mapping[BaseEvent, int], found: Mapping[BaseEvent, int]) -> tuple[Event, float]:
-    """What a run cost that repeated releases: a fixed event that covers it, and the share of delta to state it at.
+    """Return a fixed event that covers a run with repeated answers, and the share of delta to state its cost at.
 
-    Whether a release is repeated may depend on what was released. So the allowance for repeats comes in levels that are
-    fixed beforehand: level k covers repeated Gaussian releases of 2^k times the smallest mu^2 of the plan together, and
-    2^k repeats of each kind of Laplace release, and is stated at delta / 2^(k+1). Without repeats the share is 1.
+    Whether an answer is repeated may depend on earlier answers. So the allowance for repeats comes in levels that are
+    fixed beforehand: level k covers repeated Gaussians of 2^k times the smallest mu^2 of the plan in total, and 2^k
+    repeats of each kind of Laplace event, and is stated at delta / 2^(k+1). Without repeats the share is 1.
     """
     events: list[Event] = [Repeated(event=event, times=times) for event, times in planned.items()]
     repeats = [(unsampled(event), max(0, times - planned.get(event, 0))) for event, times in found.items()]
@@ -125,6 +125,6 @@ def with_repeats(planned: Mapping[BaseEvent, int], found: Mapping[BaseEvent, int
 def epsilon_with_repeats(
     planned: Mapping[BaseEvent, int], found: Mapping[BaseEvent, int], delta: float, neighbours: str
 ) -> float:
-    """Epsilon of a run that released what was planned and, where it says more, repeated some of it."""
+    """Return epsilon of a run that answered what was planned and, where `found` has more, repeated some of it."""
     event, share = with_repeats(planned, found)
     return Accountant(neighbours).epsilon(event, delta * share)

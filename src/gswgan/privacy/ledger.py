@@ -1,14 +1,14 @@
-"""The ledger: one line a release, written ahead, hash-chained, one file for each observer.
+"""The ledger: one line per answer, written ahead, hash-chained, one file per observer.
 
-A line is on the disk before its release exists, so a crash can only leave a line too many, never one too few.
-Beside the public ledger stands a private journal with a keyed fingerprint of each exact (noiseless) sum. It
-answers the one question a resumed run has: is this the same release again? Same name, same fingerprint: the
-same noise is drawn, the same bytes leave, and nothing new is recorded. Anything else is a new release with
-other noise and a new line. The noise is named by the fingerprint itself, so this holds for copies as well.
+The format is our own, because a line must be on the disk before its answer exists: a crash can leave a line too many,
+never one too few. Beside the public ledger there is a private journal with a keyed fingerprint of each exact
+(noiseless) sum, by which a resumed run recognizes an answer that it repeats. The same name with the same fingerprint
+gets the same noise, and nothing new is recorded. Anything else is a new answer with other noise and a new line. The
+noise is named by the fingerprint itself, so this holds for copies as well.
 
-The journal is written first, the ledger second, the noise is drawn last. Lines of the journal that the ledger lacks
-are added when it is opened again: of a run that died between the two, of a ledger that was restored from an earlier
-copy, or of a run folder that was copied and shares its journal with the other copies.
+The journal is written first, the ledger second, and the noise is drawn last. Lines of the journal that the ledger lacks
+are added when it is opened again: after a crash between the two, for a ledger that was restored from an earlier copy,
+or for a copied run folder that shares its journal with the other copies.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail, r
 
 FORMAT_VERSION = 1
 MAX_LEDGER_BYTES = 2**30
-"""A million lines, as many as a plan has steps, take less than half of it."""
+"""A million lines, the largest number of steps of a plan, take less than half of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One recorded release."""
+    """One recorded answer."""
 
     name: str
     attempt: int
@@ -54,14 +54,14 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def chained_line(content: dict[str, Any], previous: str) -> tuple[str, str]:
-    """The content as a line that holds the digest of the line before it and its own; and that digest."""
+    """Return the content as a line with the digest of the line before it and its own, and its own digest."""
     body = {**content, "previous": previous}
     digest = _digest(body)
     return json.dumps({**body, "digest": digest}, sort_keys=True) + "\n", digest
 
 
 class Ledger:
-    """Append-only record of what one observer has been shown."""
+    """The append-only record of all answers that one observer has seen."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Ledger:
     ) -> None:
         """Open or create the ledger of one run (its `context`: the plan's digest) for one observer.
 
-        `before_repeat` is told of a release that was not planned, because it repeats one, and may refuse it.
+        `before_repeat` is called before an unplanned answer, which repeats one, is recorded; it may refuse by raising.
         """
         self.path, self.observer, self.context = path, observer, context
         self._before_repeat = before_repeat
@@ -104,10 +104,10 @@ class Ledger:
             self._read_journal(journal)
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
-        """Put the release on the disk before it happens; return its attempt, a number for each sum under this name.
+        """Record an answer on the disk before it exists; return its attempt, which numbers the sums under this name.
 
-        The attempt of an earlier, identical release is returned instead of a new line. A second attempt is
-        recorded without its sampling: the same coins decided who took part, and they may have shown already.
+        For an earlier, identical answer its attempt is returned and no line is added. A second attempt is recorded
+        without its sampling: the same coins decided who took part, and the first answer may have shown them.
         """
         attempt = self._attempts.get(name, 0)
         for earlier, known in self._fingerprints.get(name, []):
@@ -128,11 +128,11 @@ class Ledger:
         return attempt
 
     def total(self) -> Event:
-        """Everything released so far as one event."""
+        """Return all answers so far as one event."""
         return compose(self.entries)
 
     def _read_journal(self, journal: Path) -> None:
-        """Learn what was released before, and add what this ledger lacks of it."""
+        """Read the fingerprints of earlier answers, and add the lines that this ledger lacks."""
         drop_torn_tail(journal)
         rows, self._journal_size = read_journal(journal)
         recorded = {(entry.name, entry.attempt) for entry in self.entries}
@@ -159,12 +159,12 @@ class Ledger:
 
 
 def compose(entries: Iterable[Entry]) -> Event:
-    """The entries as one event."""
+    """Return the entries as one event."""
     return Composed(events=tuple(entry.event for entry in entries))
 
 
 def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:
-    """Each announced release of a private journal with its fingerprint, one for each draw of noise; and its size."""
+    """Return each announced answer of a private journal with its fingerprint, and the size of the journal."""
     found: dict[tuple[str, int], tuple[Entry, str]] = {}
     try:
         raw = read_file(path, MAX_LEDGER_BYTES)
@@ -180,7 +180,7 @@ def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:
 
 
 def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The lines of a file written by `chained_line`, without their digests, and the last digest: the head."""
+    """Return the lines of a file written by `chained_line` without their digests, and the last digest (the head)."""
     rows: list[dict[str, Any]] = []
     previous = ""
     for index, text in enumerate(read_file(path, MAX_LEDGER_BYTES).decode().splitlines()):
@@ -194,7 +194,7 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
-    """Header, entries and head digest of a ledger whose chain is unbroken; anything else is a LedgerError."""
+    """Return header, entries and head digest of a ledger with an unbroken chain; refuse anything else."""
     try:
         rows, head = read_chain(path)
         if not rows or rows[0]["format_version"] != FORMAT_VERSION:

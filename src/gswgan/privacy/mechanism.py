@@ -1,15 +1,14 @@
-"""M_{sigma,C} (the paper's sanitization equation): draw who takes part, clip, sum, record, add noise: the barrier.
+"""The Gaussian mechanism M_{sigma,C} (the paper's sanitization equation): clip, sum, record, add noise.
 
-One call that cannot be half done: what comes in are private rows on any device, what comes out is a released
-array, and the ledger has the event before the noise is drawn. There is no other way to a noisy value in this
-package, but for votes, which are counted and not clipped (votes.py).
+One call takes private rows on any device and returns a noisy sum; the ledger has the event before the noise is drawn.
+Nothing else in this package returns a noisy value, except for votes, which are counted and not clipped (votes.py).
 
 The arithmetic is what the guarantee needs (docs/proof.md, section 2):
-- every row becomes a finite vector of norm at most `clip_norm` by a total function: no value raises;
+- a total function maps every row to a finite vector of norm at most `clip_norm`: no value raises;
 - rows are truncated towards zero to a fixed grid and summed as 64-bit integers: exact in any order, so the
   sum moves by at most the stated sensitivity and on one device one key gives one result;
-- the noise is a real Gaussian rounded to the same grid, exactly: the output is the rounding of sum plus real
-  Gaussian, so its low-order bits say nothing more about the sum, and no output is impossible.
+- the noise is a real Gaussian rounded to the same grid, exactly: the output is the rounding of the sum plus a real
+  Gaussian, so its low-order bits show nothing more about the sum, and no output is impossible.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from gswgan.privacy.randomness import Streams
 from gswgan.privacy.sums import sum_in_halves
 
 GRID_BITS = 26
-"""One clip_norm is 2^26 grid steps: 10^10 rows fit into 63 bits, and a step is far below the noise."""
+"""One clip_norm is 2^26 steps of the grid: 10^10 rows fit into 63 bits, and a step is far below the noise."""
 
 MARGIN = 2.0**-36
-"""By how much a row is shortened for each 2 x 10^5 coordinates: makes up for the rounding of a float64 norm."""
+"""A row is shortened by this factor per 2 x 10^5 coordinates, which covers the rounding of a float64 norm."""
 
 MAX_NOISE = 2.0**20
 """The largest noise_std over clip_norm that the grid arithmetic is meant for."""
 
 NUMBERS_PER_CHUNK = 2**17
-"""Numbers clipped at a time on a CPU: float64 copies of more leave its cache, and take five times as long."""
+"""Numbers clipped together on a CPU: float64 copies of more do not fit its cache and take five times as long."""
 
 Block: TypeAlias = tuple[Tensor, Tensor | None]
 """Rows [n, rows, width] of n contributions and, where each has a single row, the slot [n] each goes to.
@@ -50,9 +49,9 @@ Without slots, row i of a contribution goes to slot i. A slot outside the sum co
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """An exact sum of clipped contributions, made by `clipped_sum` and not noisy yet: private.
+    """An exact sum of clipped contributions, made by `clipped_sum`, without noise: private.
 
-    The totals of parts of the data add up to that of all of it, whoever computed them and in whichever order.
+    The totals of parts of the data add up to the total of all of it, in any order.
     """
 
     contribution: Contribution
@@ -61,16 +60,16 @@ class ClippedSum:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What has left the barrier: noisy sums [slots, width] and, where asked for, noisy counts [slots]."""
+    """The answer to a query: noisy sums [slots, width] and, where asked for, noisy counts [slots]."""
 
     sums: NDArray[np.float64]
     counts: NDArray[np.float64] | None
 
 
 def fits_grid(rows: Tensor) -> Tensor:
-    """Whether each row [..., width] of 64-bit integers has norm at most 2^GRID_BITS; keeps the last dimension.
+    """Return whether each row [..., width] of 64-bit integers has norm at most 2^GRID_BITS; keeps the last dimension.
 
-    The float64 norm comes first, generously: it keeps the exact sum of squares from overflowing into a small number.
+    A generous check in float64 comes first, because the exact sum of squares could overflow into a small number.
     """
     most = 1 << 2 * GRID_BITS
     about = rows.to(torch.float64).square().sum(dim=-1, keepdim=True) <= 1.001 * most
@@ -78,11 +77,11 @@ def fits_grid(rows: Tensor) -> Tensor:
 
 
 def clip_to_grid(rows: Tensor, clip_norm: float) -> Tensor:
-    """Rows [..., width] as integers on the grid, of norm at most 2^GRID_BITS: non-finite rows become zero.
+    """Return rows [..., width] as integers on the grid, of norm at most 2^GRID_BITS; non-finite rows become zero.
 
-    clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector). The
-    norm is checked once more in integers; a row that failed would become zero (none does). Rows that come as
-    64-bit integers are on the grid already (a client clipped them): they stay as they are, or become zero.
+    clip(g, C) = g / max(1, |g| / C), in float64, truncated towards zero (which never lengthens a vector). The norm is
+    checked again in integers, and a row that fails becomes zero (none does). Rows that are 64-bit integers are on the
+    grid already (a client clipped them): they are kept, or become zero.
     """
     if rows.dtype == torch.int64:
         return rows * fits_grid(rows)
@@ -107,7 +106,7 @@ def _gpu_row_sum(rows: Tensor, clip_norm: float) -> Tensor:
 
 
 def columns_of(contribution: Contribution, width: int) -> int:
-    """Columns of a sum of rows of this width: one more where contributions are counted."""
+    """Return the number of columns of a sum of rows of this width: one more where contributions are counted."""
     return width + (1 if contribution.counts else 0)
 
 
@@ -148,7 +147,7 @@ def clipped_sum(blocks: Iterable[Block], contribution: Contribution, *, slots: i
 
 
 def check_key(ledger: Ledger, streams: Streams) -> None:
-    """The streams are those of a key, and key and ledger belong to one plan."""
+    """Refuse streams of a public seed, and a key and a ledger of different plans."""
     streams.check_secret()
     if streams.context != ledger.context:
         raise PrivacyError("key", streams.context, f"the key of the ledger's plan {ledger.context}")
@@ -157,11 +156,11 @@ def check_key(ledger: Ledger, streams: Streams) -> None:
 def announce(
     name: str, exact: NDArray[np.int64], bound: object, event: BaseEvent, ledger: Ledger, streams: Streams
 ) -> str:
-    """Put a release of these exact integers into the ledger before its noise is drawn; return what names the noise.
+    """Record an answer over these exact integers before its noise is drawn; return the name of the noise stream.
 
-    That is a keyed fingerprint of the integers and of all that the noise depends on. What differs in anything has
-    other noise, whatever the ledger and the journal remember (a restored copy of them may have forgotten); what is the
-    same in everything has the same noise, and is the same release again.
+    The name is a keyed fingerprint of the integers and of all that the noise depends on. So two queries that differ in
+    anything have different noise, even where a restored copy of the ledger has forgotten one of them; two that are the
+    same in everything have the same noise, and are the same answer again.
     """
     fingerprint = hashlib.blake2b(key=streams.seed("fingerprint", ledger.observer, name))
     fingerprint.update(repr((bound, event, exact.shape)).encode())
@@ -171,13 +170,13 @@ def announce(
 
 
 class GaussianMechanism:
-    """Releases sums of bounded contributions; every release is recorded as `event` in the ledger first."""
+    """Answers sum queries over bounded contributions; each answer is recorded as `event` in the ledger first."""
 
     def __init__(self, *, contribution: Contribution, event: BaseEvent, ledger: Ledger, streams: Streams) -> None:
         gaussian = gaussian_of(event)
         needed = contribution.sensitivity(gaussian.neighbours)
         if isinstance(event, Sampled) and gaussian.neighbours == "replace-one":
-            needed = 2 * contribution.sensitivity("zeroed")  # absence, at 0, is in the middle of the worst pair
+            needed = 2 * contribution.sensitivity("zeroed")  # the worst pair is antipodal, with absence, 0, between
         if gaussian.sensitivity < needed * (1 - 1e-12):
             raise PrivacyError(
                 "sensitivity",
@@ -192,19 +191,19 @@ class GaussianMechanism:
         self._streams = streams
 
     def participants(self, name: str, count: int) -> NDArray[np.int64]:
-        """Who of `count` takes part in the release of this name, in ascending order: secret.
+        """Draw who of `count` takes part in the query of this name; return their indices in ascending order: secret.
 
-        Drawn as the event says, at its own rate, from the run's key, under the release's name: a caller cannot choose
-        how, and no two releases share coins. The same name gives the same answer again.
+        They are drawn as the event says, at its own rate, from the run's key, under the query's name: a caller cannot
+        choose how, and no two queries share coins. The same name gives the same participants again.
         """
         return draw_participants(self.event, count, self._streams, self.ledger.observer, name)
 
     def answer(self, name: str, blocks: Iterable[Block] | ClippedSum, *, slots: int, width: int) -> Answer:
-        """Clip and sum the blocks, record the release, add one Gaussian draw to every coordinate.
+        """Clip and sum the blocks, record the event, and add one Gaussian draw to every coordinate.
 
-        Where the data was summed in parts, the sum of the parts comes in place of the blocks. `name` identifies the
-        release within the run (such as "step 17"): the same name over the same sum by the same mechanism is the same
-        release again, bit for bit.
+        Where the data was summed in parts, the sum of the parts is passed instead of the blocks. `name` identifies the
+        query within the run (such as "step 17"): the same name over the same sum by the same mechanism gives the same
+        answer again, bit for bit.
         """
         total = self._sum(blocks, slots, width)
         fingerprint = announce(name, total, self.contribution, self.event, self.ledger, self._streams)

@@ -1,9 +1,8 @@
-"""Whose work a file is: a mark under a secret that only this user on this machine has.
+"""Marks that show whether a file was made by this user on this machine: message authentication codes.
 
-The noise of a run is only as secret as its key. A run folder that somebody hands over may hold a key that they chose,
-so that they can subtract the noise, or name data that is none of their business. Whoever does not know the secret in
-the user's state folder cannot make the mark, so such a folder is told from one of our own, wherever it is moved on
-this machine.
+The noise of a run is only as secret as its key. A run folder from somebody else may hold a key that they know, so that
+they could subtract the noise. The mark is made with a secret in the user's state folder, so a folder from elsewhere is
+recognized, wherever it is moved on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MARK = "mark"
 
 
 def state_folder() -> Path:
-    """Where this user's secret is kept: $GSWGAN_STATE, else $XDG_STATE_HOME/gswgan, else ~/.local/state/gswgan."""
+    """Return the folder of this user's secret: $GSWGAN_STATE, $XDG_STATE_HOME/gswgan or ~/.local/state/gswgan."""
     if given := os.environ.get("GSWGAN_STATE"):
         return Path(given).absolute()
     base = os.environ.get("XDG_STATE_HOME")
@@ -35,12 +34,12 @@ def state_folder() -> Path:
 
 
 def marked(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content, which JSON can hold, with the mark that it is this user's own."""
+    """Return the JSON content with the mark of this user."""
     return {**content, MARK: _mark(_secret(make=True), kind, content)}
 
 
 def check_marked(kind: str, content: Mapping[str, Any], path: Path, todo: str = "Start a new run.") -> dict[str, Any]:
-    """The content of a file without its mark; a PrivacyError where the mark is missing or not of this user's secret."""
+    """Return the content of a file without its mark; refuse a mark that is missing or not made with this secret."""
     bare, found = {name: value for name, value in content.items() if name != MARK}, content.get(MARK)
     if not isinstance(found, str):
         raise PrivacyError(
@@ -62,7 +61,7 @@ def _mark(secret: bytes, kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _secret(*, make: bool) -> bytes:
-    """This user's secret, made when it is first needed; where there is none and none is made, one that fits no mark."""
+    """Return this user's secret. Where there is none, `make` creates it; else the result is random and fits no mark."""
     path = state_folder() / "owner.key"
     if make and not path.exists():
         try:

@@ -1,12 +1,12 @@
-"""Randomness by name: every purpose and step has its own stream, derived by a keyed hash.
+"""Named random streams: every purpose and step has its own, derived by a keyed hash; and exact samplers.
 
-A run's secret streams (noise, participation, batches) come from a 256-bit key of operating-system entropy,
-its public streams (partition, initial weights, latent codes) from the seed. Both are the same class with
-another secret. Noise and participation are read straight from SHAKE-256, so they are as hard to predict as
-the key; batches use a Philox generator seeded by the stream.
+A run's secret streams (noise, participation, batches) come from a 256-bit key of operating-system entropy, its public
+streams (partition, initial weights, latent codes) from the seed. Noise and participation are read from SHAKE-256, so
+they are as hard to predict as the key; batches use a Philox generator that is seeded by the stream. The samplers are
+our own, because those of numpy and torch draw floating-point approximations, whose low-order bits leak.
 
-The context (the digest of the plan) is part of every stream, so one key never gives the same noise under two
-plans; `load_key` refuses to try.
+The context (the digest of the plan) is part of every stream, so one key never gives the same noise under two plans;
+`load_key` refuses another context.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ KEY_BYTES = 32
 KEY_VERSION = 2
 
 PUBLIC = "public"
-"""The context of streams that come from a public seed; that of a key is the digest of a plan."""
+"""The context of streams from a public seed; that of a key is the digest of a plan."""
 
 FLOAT_SLACK = 2.0**-48
-"""More than the error of a quantile, relative to 1 + |z| (it is 2^-51 for scipy's inverse normal distribution)."""
+"""A bound on the error of a quantile relative to 1 + |z| (2^-51 for scipy's inverse normal distribution)."""
 
 DRAWS_PER_THREAD = 2**12
-"""Draws for which a thread is worth its while: each draw is rounded by itself, so threads change nothing."""
+"""The smallest number of draws for which a thread pays. Each draw is rounded by itself: threads change no result."""
 
 Quantile: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """The point beyond which a symmetric law of scale 1 has a probability p <= 1/2."""
 
 
 class Streams:
-    """Independent random streams, one for each (purpose, index...) under a secret and a context."""
+    """Independent random streams, one per (purpose, index...), under a secret and a context."""
 
     def __init__(self, secret: bytes, context: str) -> None:
         if len(secret) != KEY_BYTES:
@@ -56,26 +56,26 @@ class Streams:
 
     @classmethod
     def public(cls, seed: int) -> Streams:
-        """Streams that anyone who knows the seed can repeat: partition, initial weights, latent codes."""
+        """Return streams that follow from a public seed: partition, initial weights, latent codes."""
         return cls(hashlib.blake2b(f"public seed {seed}".encode(), digest_size=KEY_BYTES).digest(), PUBLIC)
 
     def check_secret(self) -> None:
-        """Refuse streams of the public seed where those of a key are needed."""
+        """Refuse the streams of a public seed."""
         if self.context == PUBLIC:
             raise PrivacyError("streams", "of the public seed", "those of a run's key: coins and noise are secret")
 
     def seed(self, purpose: str, *index: int | str) -> bytes:
-        """256 bits that belong to this purpose and index alone."""
+        """Return 256 bits for this purpose and index."""
         name = json.dumps([self.context, purpose, *index]).encode()
         return hashlib.blake2b(name, key=self._secret, digest_size=KEY_BYTES).digest()
 
     def words(self, count: int, purpose: str, *index: int | str) -> NDArray[np.uint64]:
-        """`count` uniform 64-bit words from SHAKE-256."""
+        """Return `count` uniform 64-bit words from SHAKE-256."""
         raw = hashlib.shake_256(self.seed(purpose, *index)).digest(8 * count)
         return np.frombuffer(raw, dtype="<u8")
 
     def gaussian(self, shape: tuple[int, ...], purpose: str, *index: int | str) -> NDArray[np.float64]:
-        """Standard normal draws in float64 by inverting the distribution function. Not for the noise of a release.
+        """Return standard normal draws in float64 by inverting the distribution function. Not for privacy noise.
 
         One bit is the sign; the other 63 give the tail probability p = (k + 1/2) 2^-64 < 1/2, so |z| reaches
         9.2 (probability 2^-64) and the tail is resolved to full double precision: p itself is a double, and
@@ -89,7 +89,7 @@ class Streams:
     def rounded_gaussian(
         self, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
     ) -> NDArray[np.int64]:
-        """Real normal draws of standard deviation `scale`, each rounded to the nearest integer: exactly.
+        """Return real normal draws of standard deviation `scale`, each rounded to the nearest integer, exactly.
 
         A draw is given by the bits of its tail probability p in (0, 1/2): a word gives the sign and the first 63
         bits, so k 2^-64 <= p < (k + 1) 2^-64. Where both ends round to the same integer, that is the answer, and
@@ -101,7 +101,7 @@ class Streams:
     def rounded_laplace(
         self, shape: tuple[int, ...], scale: float, purpose: str, *index: int | str
     ) -> NDArray[np.int64]:
-        """Real Laplace draws of this scale, each rounded to the nearest integer: exactly, as `rounded_gaussian` is."""
+        """Return real Laplace draws of this scale, each rounded to the nearest integer, as `rounded_gaussian` does."""
         return self._rounded(_laplace_quantile, shape, scale, purpose, *index)
 
     def _rounded(
@@ -122,27 +122,26 @@ class Streams:
         return np.where(words & np.uint64(1), -size, size).reshape(shape)
 
     def bernoulli(self, count: int, rate: float, purpose: str, *index: int | str) -> NDArray[np.bool_]:
-        """Independent coins with probability at most `rate` (and within 2^-53 of it)."""
+        """Return independent coins with probability at most `rate` (and within 2^-53 of it)."""
         if rate >= 1:
             return np.ones(count, dtype=np.bool_)
         threshold = int(rate * 2.0**64)  # rounds towards zero: never more often than stated
         return np.asarray(self.words(count, purpose, *index) < np.uint64(threshold))
 
     def generator(self, purpose: str, *index: int | str) -> np.random.Generator:
-        """A numpy generator for everything that needs no cryptographic strength."""
+        """Return a numpy generator, for what needs no cryptographic strength."""
         key = np.frombuffer(self.seed(purpose, *index)[:16], dtype="<u8")
         return np.random.Generator(np.random.Philox(key=key))
 
     def integer(self, purpose: str, *index: int | str) -> int:
-        """A 63-bit seed for a library's own generator."""
+        """Return a 63-bit seed for a library's own generator."""
         return int.from_bytes(self.seed(purpose, *index)[:8], "little") >> 1
 
 
 class BatchStreams:
-    """The part of a key's streams that critics get: which of its own records a critic or a client learns from.
+    """The part of a key's streams that critics get: it chooses the records of their minibatches.
 
-    Nothing here decides who takes part in a release or what noise it has; that is the mechanism's. The streams of a
-    public seed are refused.
+    Participation and noise are drawn by the mechanism alone. The streams of a public seed are refused.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -150,14 +149,14 @@ class BatchStreams:
         self._streams = streams
 
     def generator(self, *index: int | str) -> np.random.Generator:
-        """A numpy generator that belongs to this index alone."""
+        """Return a numpy generator for this index."""
         return self._streams.generator("batch", *index)
 
 
 def _round_part(
     words: NDArray[np.uint64], quantile: Quantile, scale: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The size of each draw, rounded, and where 63 bits do not decide it."""
+    """Return the rounded absolute value of each draw, and where 63 bits do not determine it."""
     position = (words >> np.uint64(1)).astype(np.float64)
     near, far = quantile((position + 1.0) * 2.0**-64), quantile(position * 2.0**-64)
     low = np.rint(scale * (near - FLOAT_SLACK * (1 + near)))
@@ -166,18 +165,18 @@ def _round_part(
 
 
 def _gaussian_quantile(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point beyond which a standard normal has the probability p."""
+    """Return the point beyond which a standard normal has the probability p."""
     return np.asarray(-ndtri(p))
 
 
 def _laplace_quantile(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point beyond which a Laplace of scale 1 has the probability p <= 1/2."""
-    with np.errstate(divide="ignore"):  # p = 0 is infinitely far
+    """Return the point beyond which a Laplace of scale 1 has the probability p <= 1/2."""
+    with np.errstate(divide="ignore"):  # p = 0 gives infinity
         return np.asarray(-np.log(2.0 * p))
 
 
 def _nearest_integer(quantile: Quantile, tail: int, scale: float) -> int:
-    """The integer nearest to scale z, where z has the tail probability (tail + 1/2) 2^-192."""
+    """Return the integer nearest to scale z, where z has the tail probability (tail + 1/2) 2^-192."""
     import mpmath  # on the rare path only
 
     with mpmath.workdps(100):
@@ -188,7 +187,7 @@ def _nearest_integer(quantile: Quantile, tail: int, scale: float) -> int:
 
 
 def create_key(path: Path, context: str, *, secret: bytes | None = None) -> Streams:
-    """A fresh key, kept in `path` (mode 0600) with the context it is bound to. Refuses to overwrite one."""
+    """Create a key in `path` (mode 0600), bound to a context; refuse to overwrite one."""
     if path.exists():
         raise PrivacyError("key file", str(path), "a path where no key is yet", "A key serves one run only.")
     secret = os.urandom(KEY_BYTES) if secret is None else secret
@@ -198,9 +197,10 @@ def create_key(path: Path, context: str, *, secret: bytes | None = None) -> Stre
 
 
 def load_key(path: Path, context: str) -> Streams:
-    """The key of a run that goes on, made by this user. A key of another plan is refused: its noise would serve twice.
+    """Read the key of a run that is resumed.
 
-    So is a key that somebody else made: they would know the noise.
+    A key of another plan is refused, since its noise would be used twice, and so is a key that another user made, who
+    would know the noise.
     """
     try:
         content: dict[str, Any] = json.loads(read_private(path, 2**16))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def sum_in_halves(values: Tensor) -> Tensor:
-    """The sum over the last dimension, which is kept: the second half is added to the first, again and again.
+    """Return the sum over the last dimension, which is kept, by adding the second half to the first repeatedly.
 
     A library's reduction may choose its order by how many rows there are and by the number of threads, so that a row's
     sum would depend on the others in its batch. Additions of single elements have no such choice: on every device a

@@ -1,9 +1,9 @@
-"""Noisy vote counts (PATE, Papernot et al. 2017 and 2018): count, record, add noise. The barrier for voters.
+"""Noisy counts of votes (PATE, Papernot et al. 2017 and 2018): count, record, add noise.
 
-Votes are counted as integers, so one voter moves a count by exactly 0 or 1 whatever its votes were made from: no
-value is clipped and none raises. Noise is a real Gaussian or Laplace rounded to a grid on which a vote is
-2^GRID_BITS steps, exactly: the output is the rounding of counts plus real noise. (A `GaussianMechanism` with one-hot
-rows would do for counts, but it allows for any row of norm 1, of which two can be 2 apart; two votes are sqrt(2).)
+Votes are counted as integers, so one voter moves a count by 0 or 1: no value is clipped and none raises. Noise is a
+real Gaussian or Laplace draw rounded exactly to a grid on which a vote is 2^GRID_BITS steps: the output is the rounding
+of counts plus real noise. (A `GaussianMechanism` over one-hot rows would also work, but must allow for any two rows of
+norm 1, which can be 2 apart; two votes are sqrt(2) apart.)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gswgan.privacy.randomness import Streams
 
 @dataclass(frozen=True, kw_only=True)
 class Ballot:
-    """One voter's votes: for one of `options` (or none of them) in each of `questions`. A record has one voter.
+    """One voter's votes: one of `options`, or none, in each of `questions`. Each record has one voter.
 
-    Released are the counts of all options or, with `largest`, of each question the largest count alone.
+    Counted are the votes for each option or, with `largest`, only the largest count of each question.
     """
 
     questions: int
@@ -41,24 +41,24 @@ class Ballot:
 
     @property
     def moved(self) -> int:
-        """How many released values change, each by at most 1, when one voter's votes are replaced.
+        """The number of values that change, each by at most 1, when one voter's votes are replaced.
 
-        A replaced vote takes 1 from one count and adds 1 to another: two values a question. When all counts of a
-        question move by at most 1, so does the largest of them: one value a question.
+        A replaced vote takes 1 from one count and adds 1 to another: two values per question. When all counts of a
+        question move by at most 1, so does the largest of them: one value per question.
         """
         return self.questions * (1 if self.largest else 2)
 
     def gaussian(self, noise_std: float) -> Gaussian:
-        """The release with Gaussian noise: `moved` values that move by at most 1 move by sqrt(moved) in L2."""
+        """Return the event with Gaussian noise: `moved` values that move by at most 1 move by sqrt(moved) in L2."""
         return Gaussian(noise_std=noise_std, sensitivity=math.sqrt(self.moved))
 
     def laplace(self, scale: float) -> Laplace:
-        """The release with Laplace noise."""
+        """Return the event with Laplace noise."""
         return Laplace(scale=scale, sensitivity=1.0, values=self.moved)
 
 
 class VoteMechanism:
-    """Releases counts of votes; every release is recorded as `event` in the ledger first."""
+    """Answers with noisy counts of votes; each answer is recorded as `event` in the ledger first."""
 
     def __init__(self, *, ballot: Ballot, event: Gaussian | Laplace, ledger: Ledger, streams: Streams) -> None:
         if event.neighbours != "replace-one":
@@ -77,7 +77,7 @@ class VoteMechanism:
         self._streams = streams
 
     def answer(self, name: str, votes: Tensor) -> NDArray[np.float64]:
-        """Count votes [voters, questions], record the release, add noise to every count.
+        """Count votes [voters, questions], record the event, and add noise to every count.
 
         A vote is the number of an option; any other number is no vote. Returns counts [questions, options] or, for
         a ballot of the largest, [questions]. `name` is as in `GaussianMechanism.answer`.
@@ -89,7 +89,7 @@ class VoteMechanism:
         return (exact + noise).astype(np.float64) * 2.0**-GRID_BITS
 
     def counts(self, votes: Tensor) -> NDArray[np.int64]:
-        """The exact counts: private."""
+        """Return the exact counts: private."""
         ballot = self.ballot
         if votes.ndim != 2 or votes.shape[1] != ballot.questions or votes.is_floating_point():
             found = (str(votes.dtype), tuple(votes.shape))

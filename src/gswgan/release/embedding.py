@@ -73,12 +73,8 @@ def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
         return None
     weight = weight_of_counts(plan) if by_person else clip if facts.labelled else 0.0
     return ExpectedEmbedding(
-        classes=facts.classes,
-        features=features,
-        step=clip * 2.0**-GRID_BITS,
-        weight=weight,
+        classes=facts.classes, features=features, step=clip * 2.0**-GRID_BITS, weight=weight,
         noise=(noise, noise / weight if weight else 0.0),
         most=(facts.persons if by_person and facts.persons else facts.records) * clip + TAIL * noise * math.sqrt(draws),
-        records=facts.records,
-        names_classes=not isinstance(critic, KernelThenEnsembleSettings),
-    )
+        records=facts.records, names_classes=not isinstance(critic, KernelThenEnsembleSettings),
+    )  # fmt: skip

@@ -1,1 +1,1 @@
-"""A run on one page: the guarantee, the samples, what was released; and, for private eyes, what it is worth."""
+"""A run on one page: the guarantee, the samples, what was released; on a private page also its utility."""

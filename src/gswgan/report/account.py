@@ -71,17 +71,11 @@ class Releases:
             raise PrivacyError("noise multiplier", multiplier, expected, "Pass --noise-multiplier 1, for example.")
         event, accountant = self.event(multiplier), Accountant(self.neighbours)
         return {
-            "epsilon": accountant.epsilon(event, delta),
-            "delta": delta,
-            "neighbours": self.neighbours,
-            "unit": "record",
-            "observer": "public",
-            "sampling": self.sampling if self.rate < 1 else "all",
-            "accountant": accountant.method(event),
-            "noise_multiplier": multiplier,
-            "rate": self.rate,
+            "epsilon": accountant.epsilon(event, delta), "delta": delta, "neighbours": self.neighbours,
+            "unit": "record", "observer": "public", "sampling": self.sampling if self.rate < 1 else "all",
+            "accountant": accountant.method(event), "noise_multiplier": multiplier, "rate": self.rate,
             "steps": self.steps,
-        }
+        }  # fmt: skip
 
     def calibrate(self, epsilon: float, delta: float) -> dict[str, Any]:
         """The smallest noise multiplier for a target, accounted."""
@@ -128,12 +122,10 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
     }
     if privacy is not None:
         content |= {
-            "noise_std": privacy.noise_std,
-            "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
+            "noise_std": privacy.noise_std, "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
             "releases": privacy.releases,
-            "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate,
-            "shards": privacy.shards,
-        }
+            "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate, "shards": privacy.shards,
+        }  # fmt: skip
         if table.get("federated"):  # Algorithm 2 as printed: a client answers in each of its inner iterations
             whole = dataclasses.replace(privacy, rows=privacy.rows * critic.ensemble_settings.updates).total()
             content["as_printed"] = guarantee(whole, delta=delta, **who).to_json()

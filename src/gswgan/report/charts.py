@@ -29,15 +29,11 @@ def signal_rows(release: Release) -> list[dict[str, float | str | bool]]:
     kept = set(embedding.kept.tolist())
     return [
         {
-            "name": release.plan.facts.class_names[label],
-            "released": size,
-            "noise": noise,
-            "signal": math.sqrt(max(0.0, size**2 - noise**2)),
-            "count": count,
-            "kept": label in kept,
+            "name": release.plan.facts.class_names[label], "released": size, "noise": noise,
+            "signal": math.sqrt(max(0.0, size**2 - noise**2)), "count": count, "kept": label in kept,
         }
         for label, (size, count) in enumerate(zip(embedding.sums.norm(dim=1).tolist(), embedding.counts.tolist()))
-    ]
+    ]  # fmt: skip
 
 
 def noise_norm(embedding: Embedding) -> float:

@@ -1,4 +1,4 @@
-"""Several runs beside each other: their guarantees, what they cost together, and, privately, what they are worth."""
+"""Several runs beside each other: their guarantees, what they cost together, and on a private page their utility."""
 
 from __future__ import annotations
 
@@ -67,15 +67,12 @@ def curve(runs: Runs, evaluations: Sequence[dict[str, Any]]) -> tuple[list[str],
         real = [entry["real"] for entry in mine]
         points.append(
             Point(
-                run=name,
-                data=release.plan.facts.data,
-                epsilon=cost.epsilon,
+                run=name, data=release.plan.facts.data, epsilon=cost.epsilon,
                 claimed=None if release.claimed is None else release.claimed["epsilon"],
                 accuracy=float(np.mean([entry["mean"] for entry in mine])),
-                spread=mine[0]["std"] if len(mine) == 1 else None,
-                real=None if None in real else float(np.mean(real)),
+                spread=mine[0]["std"] if len(mine) == 1 else None, real=None if None in real else float(np.mean(real)),
             )
-        )
+        )  # fmt: skip
     return common, points
 
 

@@ -65,27 +65,18 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
     if statement.get("void"):
         lines += [f"NO GUARANTEE: this release was {statement['void']}.", "With a secret key it would read:", ""]
     lines += [
-        f"{cost}.",
-        "",
-        "What it says",
+        f"{cost}.", "", "What it says",
         f"  Take any one {unit} of the {plan.facts.data} data and {change}. Whatever is in release/,",
         f"  the chance of seeing it changes by a factor of at most e^{cost.epsilon:.4g} = {factor:.3g}, except for a",
         f"  probability of {cost.delta:g}. The protection is {strength(cost.epsilon)}. It holds against everybody who",
         f"  sees release/ (observer: {cost.observer}), whatever else they know, and for any number of samples",
-        "  drawn from the generator.",
-        "",
-        "What it rests on",
+        "  drawn from the generator.", "", "What it rests on",
         f"  {sum(releases.values())} planned release(s) of sums to which one {unit}'s content can add so little",
         f"  that the noise hides it (sampling: {cost.sampling}; accountant: {cost.accountant}):",
-        *(f"  {times} x {in_words(event)}." for event, times in releases.items()),
-        "  Each is a line of ledger.jsonl.",
-        "",
-        "What it covers",
-        f"  everything under release/: the generator, its samples, {embedding}the ledger.",
-        "",
-        "What it does not cover",
-        *(f"  - {line}" for line in not_covered(plan, unit)),
-    ]
+        *(f"  {times} x {in_words(event)}." for event, times in releases.items()), "  Each is a line of ledger.jsonl.",
+        "", "What it covers", f"  everything under release/: the generator, its samples, {embedding}the ledger.", "",
+        "What it does not cover", *(f"  - {line}" for line in not_covered(plan, unit)),
+    ]  # fmt: skip
     if statement.get("claimed"):
         claim = statement["claimed"]
         lines += [

@@ -20,42 +20,18 @@ from matplotlib.figure import Figure as Canvas
 INK, MUTED, LINE = "#1d2127", "#59616d", "#d5d9df"
 BLUE, ORANGE, GREEN = "#2a5fc4", "#b04e12", "#1f7a4c"
 _VARIABLES = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    LINE: "var(--line)",
-    BLUE: "var(--blue)",
-    ORANGE: "var(--orange)",
+    INK: "currentColor", MUTED: "var(--muted)", LINE: "var(--line)", BLUE: "var(--blue)", ORANGE: "var(--orange)",
     GREEN: "var(--green)",
-}
+}  # fmt: skip
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9.0,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": MUTED,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": False,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.5,
-    "hatch.linewidth": 0.8,
-}
+    "svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.5, "axes.labelsize": 9.0, "text.color": INK,
+    "text.parse_math": False, "axes.labelcolor": MUTED, "axes.edgecolor": MUTED, "axes.titlecolor": INK,
+    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "axes.unicode_minus": False, "grid.color": LINE, "grid.linewidth": 0.6,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "legend.frameon": False, "legend.fontsize": 8.5, "legend.labelcolor": INK, "lines.linewidth": 1.6,
+    "lines.markersize": 4.5, "hatch.linewidth": 0.8,
+}  # fmt: skip
 WIDE, NARROW = 7.2, 3.7
 """Inches. Text keeps its size: a narrow drawing is another layout, not a smaller picture."""
 
@@ -85,13 +61,10 @@ def draw(
         wide = _canvas((WIDE, height * rows), rows, min(panels, columns), panels, paint, False)
         slim = _canvas((NARROW, (narrow or height) * panels), panels, 1, panels, paint, True)
         return Figure(
-            name=name,
-            alt=alt,
-            wide=_inline(_svg(wide, f"{name} wide", transparent=True), alt),
+            name=name, alt=alt, wide=_inline(_svg(wide, f"{name} wide", transparent=True), alt),
             narrow=_inline(_svg(slim, f"{name} narrow", transparent=True), alt),
-            svg=_svg(wide, name, transparent=False).encode(),
-            png=_png(wide),
-        )
+            svg=_svg(wide, name, transparent=False).encode(), png=_png(wide),
+        )  # fmt: skip
 
 
 def _canvas(size: tuple[float, float], rows: int, columns: int, panels: int, paint: Paint, narrow: bool) -> Canvas:
@@ -119,7 +92,7 @@ def _png(canvas: Canvas) -> bytes:
 
 
 def _inline(svg: str, alt: str) -> str:
-    """An SVG for use inside the page: its colours and font, no names that nobody refers to."""
+    """An SVG for use inside the page: its colours and font, no unused names."""
     text = svg[svg.index("<svg") :]
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*</defs>", "", text)

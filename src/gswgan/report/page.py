@@ -37,7 +37,7 @@ class Page:
 
     def write(self, folder: Path, *, private: bool) -> Path:
         """report.html and figures/ in the folder, neither of them a link; an earlier report there is replaced."""
-        folder = folder.parent.resolve() / folder.name  # the folder itself may be no link: a stranger may have made it
+        folder = folder.parent.resolve() / folder.name  # the folder itself may be no link: anybody may have made it
         place = folder / "figures"
         for new in (folder, place):
             make_folder(new, private=private and not new.exists())  # the files are closed in any case
@@ -53,7 +53,7 @@ class Page:
 
 
 def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Private] | None = None) -> Page:
-    """Several releases side by side, by name; with private parts also what they are worth."""
+    """Several releases side by side, by name; with private parts also their utility."""
     content, figures = comparison(runs, private)
     cards = [
         {"name": name, "words": words, "samples": _samples(release, 1), "release": release} for name, release in runs
@@ -77,15 +77,9 @@ def single_page(release: Release, private: Private | None = None) -> Page:
         )
         charts["utility"] = utility_chart(measured["classifiers"]) if measured["classifiers"] else None
     html = render(
-        "report.html.j2",
-        release=release,
-        words=words,
-        samples=_samples(release, 8),
-        signal=signal_rows(release) if kernel else [],
-        charts=charts,
-        private=private,
-        measured=measured,
-    )
+        "report.html.j2", release=release, words=words, samples=_samples(release, 8),
+        signal=signal_rows(release) if kernel else [], charts=charts, private=private, measured=measured,
+    )  # fmt: skip
     return Page(html=html, figures=[figure for figure in charts.values() if figure is not None])
 
 
@@ -95,14 +89,10 @@ def _measured(private: Private) -> dict[str, Any]:
     quality = {name: found.get(name) for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
     return {
         "classifiers": {name: entry for name, entry in (found.get("classifiers") or {}).items() if entry},
-        "average": found.get("average_accuracy"),
-        "quality": {name: entry for name, entry in quality.items() if entry},
-        "nearest": found.get("nearest") or {},
-        "membership": found.get("membership") or {},
-        "skipped": found.get("skipped") or {},
-        "basis": found.get("basis") or {},
-        "chosen_on": found.get("chosen_on"),
-    }
+        "average": found.get("average_accuracy"), "quality": {name: entry for name, entry in quality.items() if entry},
+        "nearest": found.get("nearest") or {}, "membership": found.get("membership") or {},
+        "skipped": found.get("skipped") or {}, "basis": found.get("basis") or {}, "chosen_on": found.get("chosen_on"),
+    }  # fmt: skip
 
 
 def _samples(release: Release, most: int) -> list[dict[str, Any]]:
@@ -132,12 +122,9 @@ def render(template: str, **content: Any) -> str:
     """Fill a template; everything is escaped but our own style sheet and drawings."""
     here = resources.files("gswgan.report")
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text("utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text("utf-8")), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"figure": words.figure, "title": title, "drawing": Markup}
     style = (here / "page.css").read_text("utf-8")
     return environment.get_template(template).render(style=Markup(style), **content)

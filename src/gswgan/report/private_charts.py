@@ -1,4 +1,4 @@
-"""The charts of a private page: what the release is worth, and how training went."""
+"""The charts of a private page: the utility of the release, and how training went."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ from gswgan.report.private import Private
 from gswgan.report.words import figure, plural
 
 TITLES = {
-    **{name: name.upper() for name in ("cnn", "mlp", "lda", "gbm", "fid")},
-    "linear_svc": "linear SVC",
-    "gaussian_nb": "Gaussian NB",
-    "bernoulli_nb": "Bernoulli NB",
-    "adaboost": "AdaBoost",
-    "xgboost": "XGBoost",
-    "distance": "Squared distance to the release, its noise included",
-    "critic_loss": "Mean loss of the critics",
-    "participants": "Critics that took part",
-    "norm_before": "Before clipping",
-    "norm_after": "After clipping",
-}
+    **{name: name.upper() for name in ("cnn", "mlp", "lda", "gbm", "fid")}, "linear_svc": "linear SVC",
+    "gaussian_nb": "Gaussian NB", "bernoulli_nb": "Bernoulli NB", "adaboost": "AdaBoost", "xgboost": "XGBoost",
+    "distance": "Squared distance to the release, its noise included", "critic_loss": "Mean loss of the critics",
+    "participants": "Critics that took part", "norm_before": "Before clipping", "norm_after": "After clipping",
+}  # fmt: skip
 
 
 def title(key: str) -> str:

@@ -72,20 +72,12 @@ def read_release(path: Path) -> Release:
     void = plan.void or stated.get("void")
     covered, _ = with_repeats(plan.releases(), tally(compose(entries)))
     return Release(
-        plan=plan,
-        cost=cost,
-        void=void,
-        claimed=stated.get("claimed"),
-        lower_bound=stated.get("lower_bound"),
-        releases=len(entries),
-        repeated=sum(entry.attempt > 0 for entry in entries),
-        head=head,
+        plan=plan, cost=cost, void=void, claimed=stated.get("claimed"), lower_bound=stated.get("lower_bound"),
+        releases=len(entries), repeated=sum(entry.attempt > 0 for entry in entries), head=head,
         max_detection_rate=None if void or cost is None else max_detection_rate(covered, cost.neighbours),
         embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
-        kept=model.kept.tolist(),
-        left_out=model.left_out,
-        samples=_draw(model),
-    )
+        kept=model.kept.tolist(), left_out=model.left_out, samples=_draw(model),
+    )  # fmt: skip
 
 
 def check_stated_cost(folder: RunFolder, cost: PrivacyCost, stated: Mapping[str, Any]) -> PrivacyCost:

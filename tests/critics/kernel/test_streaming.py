@@ -60,7 +60,7 @@ def test_the_same_sums_as_in_memory(tmp_path: Path, stripes: ImageData, monkeypa
     expected = in_memory(stripes)
     assert expected[:, -1].sum() == 96 << 26
     for size, batch in ((4096, 256), (15, 256), (40, 7)):  # however it is cut
-        monkeypatch.setattr(data_files, "PART", size)
+        monkeypatch.setattr(data_files, "RECORDS_PER_PART", size)
         monkeypatch.setattr(data_files, "BATCH", batch)
         place = tmp_path / f"{size}-{batch}"
         total = streamed(open_stream(write_npz(place / "npz", stripes), classes=3), place)

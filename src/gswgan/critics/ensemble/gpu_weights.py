@@ -52,7 +52,7 @@ def _along(
     gradients, weights, out, rows,
     INPUTS: tl.constexpr, PLACES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """For each output its part of <gradient, W>."""
+    """Compute the part of each output in <gradient, W>."""
     row = tl.program_id(1).to(tl.int64) * rows + tl.program_id(0)
     k = tl.arange(0, ROWS)
     real = k < INPUTS * PLACES

@@ -1,4 +1,4 @@
-"""The paper's two loss equations, for m critics at once."""
+"""The paper's loss equations of critic and generator, for m critics at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def critic_loss(
     drift_penalty: float,
     compute_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """L_D of each critic, [m] (the paper's equation for the discriminator, with a drift term).
+    """Return L_D of each critic, [m] (the paper's equation for the discriminator, with a drift term).
 
         -E D(x) + E D(G(z)) + penalty_weight E (|grad D(a x + (1-a) G(z))| - 1)^2 + drift_penalty E D(x)^2
 
@@ -62,7 +62,7 @@ def generator_gradient(
     labels: Tensor,
     compute_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The upstream gradient before sanitization: of -D(G(z)) with respect to each fake, [m, B, c, h, w].
+    """Return the upstream gradient before sanitization: of -D(G(z)) in each fake, [m, B, c, h, w].
 
     This is the summand of L_G (the paper's equation for the generator) for each sample, not divided by B;
     under the penalty its norm is near 1. `fake` is [B, c, h, w] with `labels` [B], one batch for all m

@@ -1,8 +1,8 @@
-"""K critics as one batched model: the paper's DCGAN critic with stacked parameters.
+"""The networks of K critics as one batched model: the paper's DCGAN critic with stacked parameters.
 
-Every parameter has a leading axis of critics, and a layer of all critics is one call. A critic reads and
-writes only its own slice, and what it computes does not depend, to the last bit, on its place in the stack or
-on the others (`convolution.py` says how).
+Every parameter has a leading axis of critics, and a layer of all critics is one call. A critic reads and writes only
+its own slice, and its numbers do not depend, to the last bit, on its place in the stack or on the other critics (see
+`convolution.py`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ KERNEL, STRIDE, PADDING = 5, 2, 2
 INITIAL_POWER_ITERATIONS = 5
 
 WEIGHTS_PER_CHUNK = {"cpu": 2**20, "cuda": 2**26}
-"""Weights whose first power iterations are done together: a CPU's cache is small, and a GPU needs much to do."""
+"""Weights whose first power iterations are computed together: a CPU's cache is small, and a GPU needs large work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticShape:
-    """What a critic judges, and how wide it is: `width`, 2 `width`, 4 `width`, ... channels."""
+    """The images that a critic takes, and its width: `width`, 2 `width`, 4 `width`, ... channels."""
 
     image_size: int
     channels: int
@@ -66,7 +66,7 @@ class CriticShape:
 
     @property
     def features(self) -> int:
-        """How many numbers the last convolution hands to the head."""
+        """The number of inputs of the head."""
         return self.sides[-1] ** 2 * self.width * 2 ** (len(self.sides) - 2)
 
     @property
@@ -135,7 +135,7 @@ def init_critics(
 
 @torch.no_grad()
 def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
-    """One step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u."""
+    """Make one step of the spectral norm's power iteration for each matrix of each critic: u = Wv, v = W'u."""
     new: Buffers = {}
     for name in _layers(params):
         matrix = params[f"{name}.weight"].flatten(2)
@@ -148,7 +148,7 @@ def power_iteration(params: Parameters, buffers: Buffers) -> Buffers:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The weights that m critics compute with, each divided by its spectral norm."""
+    """The weights of m critics, each divided by its spectral norm."""
 
     convolutions: list[tuple[Tensor, Tensor]]  # ([m, out, in, 5, 5], [m, out]), in the type computed in
     head: Tensor  # [m, 1 + classes, channels, side, side]: the linear head, then the label embedding
@@ -156,7 +156,7 @@ class Weights:
 
 
 def normalize(params: Parameters, buffers: Buffers, compute_dtype: torch.dtype | None = None) -> Weights:
-    """Every weight divided by its spectral norm.
+    """Divide every weight by its spectral norm.
 
     `compute_dtype` is the type of the convolutions; spectral norms, head and gradients keep that of `params`.
     """
@@ -226,7 +226,7 @@ def score(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of each D(x, y) with respect to its x, [m, B, c, h, w].
+    """Return the gradient of each D(x, y) with respect to its x, [m, B, c, h, w].
 
     D is piecewise linear in x. Where it is linear its gradient is the product of the transposed layers and
     the ReLU masks, and that product is written out here: an ordinary function of the weights, so that the
@@ -246,7 +246,7 @@ def image_gradient(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def _activations(weights: Weights, images: Tensor) -> list[Tensor]:
-    """The images and what follows each convolution and ReLU, each [sample, critic, channel, row, column]."""
+    """Return the images and the output of each convolution with ReLU, each [sample, critic, channel, row, column]."""
     activations = [images.transpose(0, 1).to(weights.convolutions[0][0].dtype)]
     for weight, bias in weights.convolutions:
         linear = convolve(activations[-1], weight, bias, stride=STRIDE, padding=PADDING)
@@ -255,7 +255,7 @@ def _activations(weights: Weights, images: Tensor) -> list[Tensor]:
 
 
 def _selector(weights: Weights, labels: Tensor) -> Tensor:
-    """[m, B, 1 + classes]: a 1 for the linear head, then the one-hot label (without labels, the 1 alone).
+    """Return [m, B, 1 + classes]: a 1 for the linear head, then the one-hot label (without labels, only the 1).
 
     Products with it replace indexing, whose backward pass adds in an order that may vary.
     """

@@ -1,6 +1,6 @@
-"""The kernel critic: the best critic of a kernel's unit ball is known, f(x) ~ <m_data - m_fake, phi(x)>.
+"""The kernel critic: the best critic in the unit ball of a kernel space, f(x) ~ <m_data - m_fake, phi(x)>.
 
-m_data is the released embedding of each class. All that follows its one release is post-processing.
+m_data is the noisy mean embedding of each class. Everything after this one answer is post-processing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gswgan.privacy.mechanism import ClippedSum
 
 
 def gaussian_blur(side: int, radius: float) -> Tensor:
-    """[side, side]: blurs a row of pixels by a Gaussian of this radius; symmetric, its rows add up to at most 1."""
+    """Return a matrix [side, side] that blurs a row of pixels; symmetric, its rows add up to at most 1."""
     place = torch.arange(side)
     blur = torch.exp(-((place[:, None] - place) ** 2) / (2 * radius**2))
     return blur / blur.sum(dim=1).max()
 
 
 class KernelCritic(Critic):
-    """Answers every batch of fakes from the released embedding: repeatable, and free of further cost."""
+    """Computes gradients for any number of fakes from the noisy embedding, at no further privacy cost."""
 
     def __init__(
         self,
@@ -45,14 +45,13 @@ class KernelCritic(Critic):
         memory: float = 0.0,
         smoothing: float = 0.0,
     ) -> None:
-        """`path` is where the embedding is kept; it is released only where no embedding is there yet.
+        """`path`: the file of the embedding. The mechanism is asked only where there is no embedding yet.
 
-        `summed`: gives the sum over the records, and their number, where these are too many to be handed over.
-        With several `blocks` each step looks at one block of the features in turn: a block is a smaller
-        approximation of the same kernel, and a step costs that much less. The mean embedding of the fakes is a
-        moving one that keeps `memory` of itself from step to step: what one batch of fakes says about it is mostly
-        noise. The answers are smoothed over `smoothing` pixels: the release's noise is in all pixels alike, what
-        tells images apart is not.
+        `summed` returns the sum over the records and their number, where the data does not fit into memory. With
+        several `blocks` each step uses one block of the features in turn: a block is a smaller approximation of the
+        same kernel, and makes a step that much cheaper. The mean embedding of the fakes is a moving average that keeps
+        `memory` of itself from step to step, because the mean of one batch is mostly noise. Gradients are smoothed over
+        `smoothing` pixels, because the noise is equal in all pixels and the differences of images are not.
         """
         self.features, self._mechanism, self._path = features, mechanism, path
         self._summed = summed
@@ -67,11 +66,11 @@ class KernelCritic(Critic):
 
     @property
     def can_be_captured(self) -> bool:
-        """Always the same features, all on the device."""
+        """Whether every step uses the same features."""
         return len(self._parts) == 1
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Release the embedding once, or read what was released."""
+        """Ask the mechanism for the embedding once, or read the saved one."""
         if not self._path.exists():
             if (data is None and self._summed is None) or self._mechanism is None:
                 raise RunError("embedding", str(self._path), "a released embedding, or data to release one from")
@@ -94,7 +93,7 @@ class KernelCritic(Critic):
         return embed_records(total, records, len(total.total), self.features.width, mechanism)
 
     def learn(self, step: int, generator: Generator) -> None:
-        """Nothing to learn: the critic is known in closed form. Classes left out are not asked for."""
+        """Choose the features of this step and tell the generator which classes are kept; nothing is learnt."""
         assert self.embedding is not None, "prepare comes first"
         generator.label_set = self.embedding.kept
         self._part = self._parts[step % len(self._parts)]
@@ -102,11 +101,11 @@ class KernelCritic(Critic):
     @torch.no_grad()
     @products(tf32=True)
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """Gradient of B x the squared distance to the embedding with respect to each fake: post-processing.
+        """Return the gradient of B x the squared distance to the embedding with respect to each fake.
 
         With m the mean embedding of a class of n fakes, t its target and p_i = W x_i, the gradient of |m - t|^2 is
         (2/n) sqrt(2/D) (cos p_i (m - t)_sin - sin p_i (m - t)_cos) W. The mean of the *other* fakes, n m / (n - 1) up
-        to what is orthogonal to the gradient, makes it unbiased: the plain square rewards less variety.
+        to a part orthogonal to the gradient, makes it unbiased: the plain square rewards less variety.
         """
         frequencies = self.features.frequencies[:, self._part]
         angles = fake.flatten(1) @ frequencies
@@ -128,14 +127,14 @@ class KernelCritic(Critic):
         return gradient * fake.shape[0]
 
     def metrics(self) -> dict[str, Any]:
-        """Squared distance of the fakes' moving mean to the released embedding, noise included, over all classes."""
+        """Return the squared distance of the fakes' moving mean to the noisy embedding over all classes."""
         return {"distance": float((self._means - self._targets).square().sum())}
 
     def state(self) -> dict[str, Tensor]:
-        """The fakes' moving mean: made of fakes alone."""
+        """Return the moving mean of the fakes, which is public."""
         return {"means": self._means, "steps": self._steps}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self._means.copy_(tensors["means"])
         self._steps.copy_(tensors["steps"])

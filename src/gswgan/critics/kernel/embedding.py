@@ -1,4 +1,4 @@
-"""The mean embedding of each class: all that the kernel critic needs of the data, released once.
+"""The noisy mean embedding of each class: the kernel critic's only query over the data.
 
 It is linear in the records: one sum of their random features, sanitized once (the idea of DP-MERF, Harder et al. 2021).
 """
@@ -23,22 +23,22 @@ from gswgan.privacy.mechanism import Block, ClippedSum
 from gswgan.privacy.storage import check_file, write_durably
 
 CHUNK_ELEMENTS = 2**24
-"""Features held at a time while the data is summed: memory does not depend on the number of records."""
+"""Features computed together while the data is summed: memory does not depend on the number of records."""
 
 RARE = 5.0
 """A class whose noisy count is below so many standard deviations of its noise is left out."""
 
 MIN_COUNT_WEIGHT = 0.3
-"""Less than this leaves the features no more to gain."""
+"""A smaller weight of the counts would not help the features."""
 
 
 def count_weight(persons: int, classes: int, noise: float) -> float:
-    """Weight of the counts in a person's class sums, from public facts; `noise`: of the sum, over the clip norm.
+    """Return the weight of the counts in a person's class sums; `noise` is that of the sum over the clip norm.
 
-    Counts and features are clipped as one vector, so what counts take of it the features lack. With weight 1 they take
-    most of it (a MNIST writer: 0.33 of a length of 0.39), far more than is needed where there are many persons. So they
-    weigh just enough for a class with a third of its share to be told from the noise, for features whose class means
-    have a squared length of 0.4. Any weight has the same guarantee, which is that of the clip norm.
+    Counts and features are clipped as one vector, so larger counts leave less for the features. With weight 1 they take
+    most of it (for an MNIST writer 0.33 of a length of 0.39), more than is needed where there are many persons. So the
+    weight is just large enough to tell a class with a third of its share from the noise, for features whose class means
+    have a squared length of 0.4. The weight follows from public facts, and any weight has the same guarantee.
     """
     share = min(0.9, 3 * RARE * noise * math.sqrt(classes) / persons)  # of the vector's length
     return min(1.0, max(MIN_COUNT_WEIGHT, math.sqrt(0.4) * share / math.sqrt(1 - share**2)))
@@ -46,7 +46,7 @@ def count_weight(persons: int, classes: int, noise: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """What was released: noisy class sums of features [L, D], noisy class counts [L], and their noise."""
+    """Noisy class sums of features [L, D], noisy class counts [L], and the standard deviations of their noise."""
 
     sums: Tensor
     counts: Tensor
@@ -55,11 +55,11 @@ class Embedding:
 
     @property
     def kept(self) -> np.ndarray:
-        """Classes with enough records to be told from noise; the others are never divided by."""
+        """The classes whose counts can be told from noise; the others are left out."""
         return np.flatnonzero(self.counts.numpy() >= RARE * self.count_noise_std)
 
     def means(self) -> Tensor:
-        """Class means [L, D] in float32; zero for classes that are left out."""
+        """Return class means [L, D] in float32; zero for classes that are left out."""
         kept = torch.zeros(len(self.counts), dtype=torch.bool)
         kept[torch.from_numpy(self.kept)] = True
         safe = torch.where(kept, self.counts, torch.ones_like(self.counts))
@@ -67,13 +67,13 @@ class Embedding:
 
     @classmethod
     def of_persons(cls, flat: np.ndarray, classes: int, noise_std: float, weight: float) -> Embedding:
-        """From the persons' sums: each class has its weighted count behind its features; all have the same noise."""
+        """Return the embedding of persons' sums: each class has its features and then its weighted count."""
         table = torch.from_numpy(flat.reshape(classes, -1))
         counts = table[:, -1] / weight
         return cls(sums=table[:, :-1], counts=counts, noise_std=noise_std, count_noise_std=noise_std / weight)
 
     def save(self, path: Path) -> None:
-        """On the disk before training starts, so that it is released once and serves many generators."""
+        """Save it before training starts, so that one answer serves many generators."""
         noise = torch.tensor([self.noise_std, self.count_noise_std], dtype=torch.float64)
         tensors = {"sums": self.sums.contiguous(), "counts": self.counts.contiguous(), "noise": noise}
         write_durably(path, safetensors.torch.save(tensors, {"format_version": "1"}))
@@ -92,7 +92,7 @@ class Embedding:
 
 @products(tf32=False)
 def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanism) -> Embedding:
-    """The one release: class sums of (phi, 1) over all records, or over all persons' averages."""
+    """Ask the mechanism for class sums of (phi, 1) over all records, or over all persons' averages."""
     classes, width = data.classes, features.width
     if data.persons is not None:
         noise = mechanism.noise_std / mechanism.contribution.clip_norm
@@ -104,26 +104,26 @@ def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanis
 def embed_records(
     blocks: Iterable[Block] | ClippedSum, records: int, classes: int, width: int, mechanism: GaussianMechanism
 ) -> Embedding:
-    """The same release from the records' own features, or from their sum, wherever it was computed."""
-    released, std = mechanism.answer("embedding", blocks, slots=classes, width=width), mechanism.noise_std
-    sums = torch.from_numpy(released.sums)
-    if released.counts is None:  # without labels the only count is n, which is public
+    """Ask for the embedding of records, given their features or their sum."""
+    answer, std = mechanism.answer("embedding", blocks, slots=classes, width=width), mechanism.noise_std
+    sums = torch.from_numpy(answer.sums)
+    if answer.counts is None:  # without labels the only count is n, which is public
         counts, count_std = torch.tensor([float(records)], dtype=torch.float64), 0.0
     else:
-        counts, count_std = torch.from_numpy(released.counts), std / mechanism.contribution.clip_norm
+        counts, count_std = torch.from_numpy(answer.counts), std / mechanism.contribution.clip_norm
     return Embedding(sums=sums, counts=counts, noise_std=std, count_noise_std=count_std)
 
 
 def embed_persons(
     blocks: Iterable[Block], classes: int, width: int, mechanism: GaussianMechanism, weight: float
 ) -> Embedding:
-    """The same release from the persons' own averages, wherever each was computed."""
+    """Ask for the embedding of persons, given the row of each."""
     flat = mechanism.answer("embedding", blocks, slots=1, width=classes * (width + 1)).sums
     return Embedding.of_persons(flat, classes, mechanism.noise_std, weight)
 
 
 def person_row(data: ImageData, features: RandomFeatures, weight: float) -> Tensor:
-    """What one person adds, before it is clipped: the row [1, 1, L (D + 1)] of data with a single person."""
+    """Return one person's contribution before it is clipped: [1, 1, L (D + 1)], for data with a single person."""
     with products(tf32=False):
         ((row, _),) = _person_blocks(data, features, weight)
     return row
@@ -134,7 +134,7 @@ def _pixels(images: np.ndarray, device: torch.device) -> Tensor:
 
 
 def record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
-    """The features of all records, each with its class."""
+    """Yield the features of all records, each with its class."""
     device, chunk = features.frequencies.device, max(1, CHUNK_ELEMENTS // features.width)
     for start in range(0, len(data.images), chunk):
         rows = features(_pixels(data.images[start : start + chunk], device))
@@ -143,7 +143,7 @@ def record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
 
 
 def _person_blocks(data: ImageData, features: RandomFeatures, weight: float) -> Iterator[Block]:
-    """Each person's class sums with weighted counts, divided by the person's own number of records."""
+    """Yield each person's class sums with weighted counts, divided by the person's own number of records."""
     assert data.persons is not None
     device = features.frequencies.device
     order = np.argsort(data.persons, kind="stable")

@@ -1,4 +1,4 @@
-"""The public kernel: random features phi, chosen without a look at the data, with <phi(x), phi(y)> near k(x, y)."""
+"""Random features phi of a public kernel k: <phi(x), phi(y)> approximates k(x, y), and no data is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KernelSettings:
 
     @property
     def scales(self) -> str:
-        """The length scales in words."""
+        """The length scales as text."""
         pairs = zip(self.length_scales, self.windows, strict=True)
         return ", ".join(
             f"{scale:.3g} in windows of {window:.3g}" if window else f"{scale:.3g}" for scale, window in pairs
@@ -51,13 +51,13 @@ class RandomFeatures:
         self.width, self.side = 2 * half, side
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Features [n, D] of images [n, c, h, w] in [0, 1]."""
+        """Return the features [n, D] of images [n, c, h, w] in [0, 1]."""
         angles = images.flatten(1).to(self.frequencies.dtype) @ self.frequencies
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
 
 
 def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
-    """[side^2, n]: a Gaussian of each radius around a random place (the edges are seen as often); 1 for radius 0."""
+    """Return [side^2, n]: a Gaussian of each radius around a random place, edges included; 1 for radius 0."""
     centres = streams.generator("windows").random((2, len(radii))) * (side - 1 + 2 * radii) - radii
     apart = (np.arange(side)[None, :, None] - centres[:, None]) ** 2 / np.where(radii > 0, 2 * radii**2, np.inf)
     rows, columns = np.exp(-apart)
@@ -66,7 +66,7 @@ def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
 
 @contextlib.contextmanager
 def products(*, tf32: bool) -> Iterator[None]:
-    """TF32 for the products of a step, which are post-processing; full float32 for those of the release."""
+    """Allow TF32 for matrix products (post-processing), or force full float32 (private sums)."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:

@@ -1,11 +1,11 @@
-"""The kernel critic's sums over more data than memory: one pass, a part at a time, by several workers.
+"""The kernel critic's sums over data that does not fit into memory: one pass over its parts, by several workers.
 
-The exact sums of the parts (integers, see `gswgan.privacy.mechanism`) add up to the same total whoever computed which
-part, in whatever order. A part counts when its sum has arrived, and once: what a worker was doing when it died is done
-again by another. Parts, and the batches within them, are fixed by the files; a worker has one thread. So on one
-kind of machine the features are the same to the last bit as well, however the work is split.
+The exact sums of the parts (integers, see `gswgan.privacy.mechanism`) add up to the same total in any order and for any
+assignment of parts to workers. A part counts once, when its sum has arrived; a part whose worker died is computed
+again. Parts, and the batches within them, are fixed by the files, and a worker has one thread. So on one kind of
+machine the features are the same to the last bit as well.
 
-Nothing here is noisy. The workers see the data, and partial sums are as private as the data is.
+There is no noise here. The workers see the data, and partial sums are as private as the data.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import Block, ClippedSum, clipped_sum, columns_of
 
 MAX_DEATHS = 5
-"""Workers that may die one after the other before a part is finished; then the run stops."""
+"""The number of workers that may die in succession without a finished part before the run stops."""
 
 _RESUME = "Is there enough memory? Pass fewer --workers, and resume: nothing that was summed is lost."
 
 Workers: TypeAlias = int | str
-"""So many processes on this machine (1: this one), or "ray": all of a Ray cluster."""
+"""A number of processes on this machine (1: this process), or "ray" for a Ray cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker is told once."""
+    """What a worker needs besides its parts."""
 
     reader: PartReader
     settings: KernelSettings
@@ -58,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Partial:
-    """The sum over one part, how many records it has, and how many of them add nothing."""
+    """The sum over one part, the number of its records, and the number of those that add nothing."""
 
     total: NDArray[np.int64]
     records: int
@@ -67,21 +67,21 @@ class Partial:
 
 @dataclass(frozen=True, kw_only=True)
 class OnePass:
-    """Who sums which data, where unfinished sums are kept, and how it hears that it should stop."""
+    """The data, the workers, the store of unfinished sums, and callbacks."""
 
     stream: ImageStream
     workers: Workers
     store: Store
     progress: Callable[[int, int], None] = lambda done, total: None
-    """Called with the records summed so far, and with their number."""
+    """Called with the number of records summed so far and the number of all."""
     stopped: Callable[[], bool] = lambda: False
     keep: Callable[[int], None] = lambda left_out: None
-    """Called at the end with how many records added nothing. Private."""
+    """Called at the end with the number of records that added nothing: private."""
 
     def total(
         self, settings: KernelSettings, contribution: Contribution, device: torch.device
     ) -> tuple[ClippedSum, int]:
-        """The sum over all records and their number. Raises Stopped when it was asked to stop, and has saved."""
+        """Return the sum over all records and their number; raise `Stopped`, after saving, when asked to stop."""
         stream, parts = self.stream, self.stream.files.parts
         where = "cpu" if self.workers == "ray" else str(device)
         job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where)
@@ -129,7 +129,7 @@ class OnePass:
 
 
 def check_workers(given: str | None) -> Workers:
-    """The workers that were asked for; without a request, a process for each core."""
+    """Return the workers that were asked for; without a request, one process per core."""
     if given is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if given == "ray":
@@ -138,11 +138,11 @@ def check_workers(given: str | None) -> Workers:
         return given
     if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
         return int(given)
-    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one a core.")
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
 
 
 def sum_part(job: Job, part: Part) -> Partial:
-    """What a worker does: read a part, clip and sum the features of its records."""
+    """Read a part, and clip and sum the features of its records, in a worker."""
     reader, records, left_out = job.reader, 0, 0
     with _one_thread(), products(tf32=False):
         features = _features(job.settings, reader.channels, reader.image_size, job.device)
@@ -159,7 +159,7 @@ def sum_part(job: Job, part: Part) -> Partial:
 
 
 def summed_parts(job: Job, parts: Mapping[int, Part], workers: Workers) -> Generator[tuple[int, Partial], None, None]:
-    """The sums of the parts with their numbers, each at least once, in the order in which they are done."""
+    """Yield the sums of the parts with their numbers, each at least once, in the order in which they finish."""
     if workers == "ray":
         yield from _on_ray(job, parts)
     elif len(parts) <= 1 or workers == 1:
@@ -171,7 +171,7 @@ def summed_parts(job: Job, parts: Mapping[int, Part], workers: Workers) -> Gener
 
 
 def _by_processes(job: Job, parts: Mapping[int, Part], workers: int) -> Iterator[tuple[int, Partial]]:
-    """By processes of this machine. Whoever dies takes the pool along: it is made anew for what is not done yet."""
+    """Sum the parts by processes of this machine. A process that dies breaks the pool; a new one does the rest."""
     todo, deaths = dict(parts), 0
     while todo:
         pool = ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin, initargs=(job,))
@@ -189,13 +189,13 @@ def _by_processes(job: Job, parts: Mapping[int, Part], workers: int) -> Iterator
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _from_pool(pool: ProcessPoolExecutor, todo: Mapping[int, Part], at_once: int) -> Iterator[tuple[int, Partial]]:
-    """Never more than `at_once` parts on their way, so memory does not grow with their number."""
+def _from_pool(pool: ProcessPoolExecutor, todo: Mapping[int, Part], submitted: int) -> Iterator[tuple[int, Partial]]:
+    """Submit at most `submitted` parts at a time, so that memory does not grow with their number."""
     waiting, running = iter(list(todo.items())), dict[Future[Partial], int]()
     while True:
         for index, part in waiting:
             running[pool.submit(_work, part)] = index
-            if len(running) >= at_once:
+            if len(running) >= submitted:
                 break
         if not running:
             return
@@ -204,7 +204,7 @@ def _from_pool(pool: ProcessPoolExecutor, todo: Mapping[int, Part], at_once: int
 
 
 def _on_ray(job: Job, parts: Mapping[int, Part]) -> Iterator[tuple[int, Partial]]:
-    """By the tasks of a Ray cluster ($RAY_ADDRESS), or of one that is started here. Ray replaces workers that die."""
+    """Sum the parts by tasks of a Ray cluster ($RAY_ADDRESS, or one started here). Ray replaces workers that die."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns; the workers use no accelerator
     import ray
@@ -215,12 +215,12 @@ def _on_ray(job: Job, parts: Mapping[int, Part]) -> Iterator[tuple[int, Partial]
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
     try:
         told, task = ray.put(job), ray.remote(max_retries=MAX_DEATHS)(sum_part)
-        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        submitted = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting, running = iter(parts.items()), dict[object, int]()
         while True:
             for index, part in waiting:
                 running[task.remote(told, part)] = index
-                if len(running) >= at_once:
+                if len(running) >= submitted:
                     break
             if not running:
                 return
@@ -239,7 +239,7 @@ _JOB: list[Job] = []
 
 
 def _begin(job: Job) -> None:
-    """In a new worker: Ctrl-C is for the run, which tells its workers what to do; and they end when it does."""
+    """Initialize a worker: it ignores Ctrl-C, which the run handles, and ends when the run does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
     _JOB[:] = [job]
@@ -255,7 +255,7 @@ def _work(part: Part) -> Partial:
 
 
 def _context() -> Any:
-    """Workers are copies of a process that has imported all this, and has no threads and no CUDA."""
+    """Return a context that forks workers from a process with these imports, without threads and without CUDA."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
@@ -268,7 +268,7 @@ def _features(settings: KernelSettings, channels: int, side: int, device: str) -
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums of products come out the same whatever the number of threads elsewhere."""
+    """Use one thread, so that results do not depend on the number of threads of the process."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import tiny_images
 from gswgan import load_data
-from gswgan.evaluation.cache import cache_folder, data_checksum
+from gswgan.evaluation.references import cache_folder, data_checksum
 
 
 def test_checksum_tells_any_two_data_sets_apart() -> None:
@@ -17,13 +17,11 @@ def test_checksum_tells_any_two_data_sets_apart() -> None:
     images[5, 0, 3, 3] ^= 1
     labels[5] = (labels[5] + 1) % 3
     others = [
-        dataclasses.replace(data, images=images),
-        dataclasses.replace(data, labels=labels),
-        dataclasses.replace(data, labels=None, classes=1),
-        dataclasses.replace(data, classes=4),
+        dataclasses.replace(data, images=images), dataclasses.replace(data, labels=labels),
+        dataclasses.replace(data, labels=None, classes=1), dataclasses.replace(data, classes=4),
         dataclasses.replace(data, images=data.images.reshape(24, 1, 16, 16)[:24], labels=data.labels[:24]),
         dataclasses.replace(data, images=data.images[::-1]),
-    ]
+    ]  # fmt: skip
     checksums = [data_checksum(one) for one in [data, *others]]
     assert len(set(checksums)) == len(checksums)
     same = dataclasses.replace(data, name="other", images=np.asfortranarray(data.images))

@@ -44,13 +44,10 @@ def where(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "sizes"),
     [
-        ({}, [4, 4, 1]),
-        ({"min_records": 2}, [4, 4, 0]),
-        ({"min_records": 4, "accuracy": "0.939..1"}, [4, 0, 0]),
-        ({"accuracy": "0.939.."}, [4, 0, 1]),
-        ({"accuracy": "..0.882"}, [0, 4, 0]),
+        ({}, [4, 4, 1]), ({"min_records": 2}, [4, 4, 0]), ({"min_records": 4, "accuracy": "0.939..1"}, [4, 0, 0]),
+        ({"accuracy": "0.939.."}, [4, 0, 1]), ({"accuracy": "..0.882"}, [0, 4, 0]),
     ],
-)
+)  # fmt: skip
 def test_who_is_left_out(options: dict[str, Any], sizes: list[int], where: dict[str, Any], classifier: Path) -> None:
     if "accuracy" in options:
         options = {**options, "reference_classifier": str(classifier)}
@@ -71,14 +68,9 @@ def test_a_classifier_is_trained_by_a_command(tmp_path: Path, where: dict[str, A
     images = shade[:, None, None] + RNG.integers(0, 30, (120, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "public.npz", images=images, labels=(shade == 200).astype(np.int64))
     command = [
-        "reference-classifier",
-        "--data",
-        str(tmp_path / "public.npz"),
-        "--classes",
-        "2",
-        "--out",
+        "reference-classifier", "--data", str(tmp_path / "public.npz"), "--classes", "2", "--out",
         str(tmp_path / "classifier.st"),
-    ]
+    ]  # fmt: skip
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "108 records, 2 classes" in result.output
