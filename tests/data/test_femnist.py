@@ -53,7 +53,6 @@ def test_36_classes_as_an_option(kind: str, tmp_path: Path) -> None:
         data = load_data(tmp_path, classes=36)
     else:
         data = load_npz(tmp_path, people, classes=36)
-    assert data.labels is not None
     assert [data.class_names[label] for label in data.labels] == ["9", "A", "A", "Z"]
     assert data.classes == len(data.class_names) == 36
 

@@ -188,8 +188,6 @@ def test_ids_of_a_text_file_are_sorted_like_those_of_an_array(ids: list[str]) ->
     blank = np.zeros((len(ids), 8, 8), np.uint8)
     from_file, from_array = make_image_data(blank, persons=found), make_image_data(blank, persons=np.array(ids))
     assert from_file.person_ids == from_array.person_ids == tuple(sorted(set(ids)))
-    assert from_file.persons is not None
-    assert from_array.persons is not None
     assert from_file.persons.tolist() == from_array.persons.tolist()
 
 

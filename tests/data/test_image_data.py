@@ -23,7 +23,6 @@ def test_grey_bytes_become_channel_first() -> None:
     assert data.images.dtype == np.uint8
     assert data.images.shape == (6, 1, 9, 9)
     assert (data.images[:, 0] == GREY).all()
-    assert data.labels is not None
     assert data.labels.dtype == np.int64
     assert (data.labels == LABELS).all()
     assert (data.n, data.channels, data.image_size, data.classes) == (6, 1, 9, 3)
@@ -62,7 +61,6 @@ def test_the_arrays_are_copies_that_can_be_written() -> None:
     before = data.images.copy()
     images[:], labels[:] = 0, 0
     assert (data.images == before).all()
-    assert data.labels is not None
     assert data.labels.tolist() == LABELS.tolist()
     assert data.images.flags.writeable
     assert data.images.flags.c_contiguous
@@ -210,7 +208,6 @@ def test_refused_image_size(image_size: int) -> None:
 
 def test_person_ids_are_dense_and_sorted() -> None:
     data = make_image_data(GREY, persons=[50, 7, 50, -1, 7, 7])
-    assert data.persons is not None
     assert data.persons.dtype == np.int64
     assert data.persons.tolist() == [2, 1, 2, 0, 1, 1]
     assert data.number_of_persons == 3
@@ -220,7 +217,6 @@ def test_person_ids_are_dense_and_sorted() -> None:
 def test_person_ids_may_be_strings(dtype: type | str) -> None:
     persons = np.array(["w2", "w1", "w2", "w3", "w1", "w1"]).astype(dtype)
     data = make_image_data(GREY, persons=persons)
-    assert data.persons is not None
     assert data.persons.tolist() == [1, 0, 1, 2, 0, 0]
 
 

@@ -39,7 +39,6 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert data.class_names == ("cat", "dog", "emu")
     assert data.images.shape == (6, 1, 8, 8)
     assert data.images[:, 0, 0, 0].tolist() == [0, 10, 20, 30, 40, 50]
-    assert data.labels is not None
     assert data.labels.tolist() == [1, 0, 0, 1, 2, 0]
     assert data.name == "image folder"  # it is published: the folder's own name is not
 
@@ -59,8 +58,6 @@ def test_a_changed_label_changes_one_record_alone(tmp_path: Path) -> None:
     before = load_data(root)
     (root / "dog" / "3.png").rename(root / "cat" / "3.png")
     after = load_data(root)
-    assert before.labels is not None
-    assert after.labels is not None
     assert np.array_equal(before.images, after.images)
     assert np.flatnonzero(before.labels != after.labels).tolist() == [3]
     assert before.repeated_names == after.repeated_names == ()
@@ -264,8 +261,6 @@ def client_folders(root: Path) -> Path:
 def test_client_folders(tmp_path: Path) -> None:
     data = load_data(client_folders(tmp_path / "people"))
     assert data.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40]
-    assert data.labels is not None
-    assert data.persons is not None
     assert data.labels.tolist() == [1, 0, 1, 0]
     assert data.persons.tolist() == [0, 0, 0, 1]
     assert (data.class_names, data.person_ids, data.name) == (("cat", "dog"), ("ann", "bea"), "client folders")

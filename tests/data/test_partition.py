@@ -100,7 +100,6 @@ def _moves_others(data: ImageData, shard: Callable[[ImageData], Sequence[np.ndar
             where[indices] = number
         return where
 
-    assert data.labels is not None
     before = shard_of(data)
     for index in range(data.n):
         images, labels = data.images.copy(), data.labels.copy()
@@ -113,7 +112,6 @@ def _moves_others(data: ImageData, shard: Callable[[ImageData], Sequence[np.ndar
 
 
 def _stratified(data: ImageData) -> list[np.ndarray]:
-    assert data.labels is not None
     order = np.argsort(data.labels, kind="stable")
     return [order[shard::5] for shard in range(5)]
 

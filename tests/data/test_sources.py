@@ -53,8 +53,6 @@ def test_digits_are_split_by_index() -> None:
     assert train.class_names == test.class_names == tuple("0123456789")
     order = np.random.default_rng(20201205).permutation(1797)
     bunch = load_digits()
-    assert train.labels is not None
-    assert test.labels is not None
     assert np.concatenate([train.labels, test.labels]).tolist() == bunch.target[order].tolist()
     together = np.concatenate([train.images, test.images])[:, 0]
     assert np.abs(together / 255.0 * 16.0 - bunch.images[order]).max() < 0.05
@@ -104,7 +102,6 @@ def test_idx_folder(tmp_path: Path, zipped: str, test_prefix: str) -> None:
     train, test = load_data(tmp_path, classes=4), load_data(str(tmp_path), classes=4, split="test")
     assert (train.images[:, 0] == IMAGES).all()
     assert (test.images[:, 0] == IMAGES[:5]).all()
-    assert train.labels is not None
     assert train.labels.tolist() == LABELS.tolist()
     assert train.images.flags.writeable
     with pytest.raises(DataError, match="--classes N"):
@@ -166,7 +163,6 @@ def test_persons_from_every_kind_of_file(tmp_path: Path) -> None:
     sources: list[Path | np.ndarray] = [*_group_files(tmp_path), WRITERS]
     for source in sources:
         data = load_data(path, group_by=source)
-        assert data.persons is not None
         assert data.number_of_persons == 3
         if not str(source).endswith("writers.npz"):  # there "15" sorts before "3"
             assert data.persons.tolist() == EXPECTED
@@ -200,7 +196,6 @@ def test_published_files(published: Path) -> None:
         train, test = load_data(name), load_data(name, split="test")
         assert (train.n, test.n, train.image_size, train.channels) == (60000, 10000, 28, 1)
         assert train.classes == len(train.class_names) == 10
-        assert train.labels is not None
         assert (train.labels[0], train.labels[-1]) == (first, last)
         assert train.labels.max() == 9
     assert load_data("fashion-mnist", split="test").class_names[9] == "Ankle boot"
@@ -211,7 +206,6 @@ def test_mnist_by_writer(published: Path) -> None:
     if not path.is_file():
         pytest.skip("GSWGAN_DATA has no qmnist_writers")
     data = load_data("mnist", group_by=path)
-    assert data.persons is not None
     assert data.number_of_persons == 539
     assert np.median(np.bincount(data.persons)) == 116
 
@@ -227,8 +221,6 @@ def test_mnist_writers(published: Path) -> None:
     assert (train.images == load_data("mnist").images).all()
     for data, split in ((train, "train"), (test, "test")):
         table = read_idx(published / "qmnist_writers" / f"qmnist-{split}-labels-idx2-int.gz")[: data.n]
-        assert data.labels is not None
-        assert data.persons is not None
         assert (table[:, 0] == data.labels).all()
         assert [data.person_ids[person] for person in data.persons[:50]] == [str(row[2]) for row in table[:50]]
 
@@ -269,8 +261,6 @@ def test_made_mnist_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     train, test = load_data("mnist-writers"), load_data("mnist-writers", split="test")
     assert train.name == "mnist-writers"
     assert train.person_ids == ("3", "15", "907")
-    assert train.persons is not None
-    assert test.persons is not None
     assert train.persons.tolist() == EXPECTED
     assert test.n == 5
     assert [test.person_ids[person] for person in test.persons] == [str(writer) for writer in WRITERS[::-1][:5]]

@@ -98,7 +98,6 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
     run(folder, training.data, device=CPU)
     pack(folder.root, place / "packed")
     round_plan, rounds = OneRound("trusted-aggregator", 10).plan, ManyRounds("trusted-aggregator", 10).plan
-    assert rounds.privacy is not None
     pool = messages.pool_size(rounds)
     classes = torch.cat([torch.arange(pool) % 3, torch.zeros(rounds.privacy.rows, dtype=torch.int64)])
     batch = messages.Batch(number=0, images=torch.rand(len(classes), 1, 8, 8), labels=classes, pool=pool)

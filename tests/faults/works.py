@@ -91,7 +91,6 @@ class OneRound:
             Facts.of(self.data), trust=trust, epsilon=epsilon, steps=6, insecure_reproducible=True
         )
         self.plan = small(plan)
-        assert plan.guarantee is not None
         self._cap = Cap(
             epsilon=plan.guarantee.epsilon, delta=plan.guarantee.delta, neighbours=plan.guarantee.neighbours
         )
@@ -129,7 +128,6 @@ class ManyRounds(OneRound):
             Facts.of(self.data), preset="ensemble", trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True
         )
         self.plan = small(plan)
-        assert plan.privacy is not None
         self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
 
     def live(self, root: Path) -> None:

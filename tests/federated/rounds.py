@@ -60,7 +60,6 @@ def make_round(root: Path, data: ImageData, plan: Plan, seconds: float = 600) ->
 
 def make_clients(state: Path, data: ImageData, plan: Plan, **options: Any) -> dict[str, Client]:
     """One client for each person, with the plan's own cost as its cap."""
-    assert plan.guarantee is not None
     cost = plan.guarantee
     options.setdefault("cap", Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours=cost.neighbours))
     options.setdefault("trust", trust_of(plan))

@@ -30,7 +30,7 @@ def test_the_noise_of_the_tables(epsilon: float, rate: float, steps: int, expect
     assert ACCOUNTANT.epsilon(run(noise * 0.999, rate, steps), 1e-5) > epsilon
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.floats(0.05, 30), st.sampled_from([1e-3, 1e-5, 1e-7]), st.integers(1, 5000))
 def test_calibration_never_overshoots_and_wastes_little(epsilon: float, delta: float, steps: int) -> None:
     noise = calibrate(lambda m: run(m, 1.0, steps), epsilon=epsilon, delta=delta, accountant=ACCOUNTANT)

@@ -23,31 +23,16 @@ _HOME = {
     "calibration": ("calibrate",),
     "events": ("Composed", "Contribution", "DrawnOne", "Event", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "ledger": ("Ledger",),
-    "mechanism": ("GaussianMechanism", "Answer"),
+    "mechanism": ("Answer", "GaussianMechanism"),
     "randomness": ("BatchStreams", "Streams"),
     "votes": ("Ballot", "VoteMechanism"),
 }
 
 __all__ = [
-    "Accountant",
-    "Answer",
-    "Ballot",
-    "BatchStreams",
-    "Composed",
-    "Contribution",
-    "DrawnOne",
-    "Event",
-    "Gaussian",
-    "GaussianMechanism",
-    "Laplace",
-    "Ledger",
-    "PrivacyCost",
-    "Repeated",
-    "Sampled",
-    "Streams",
-    "VoteMechanism",
+    "Accountant", "Answer", "Ballot", "BatchStreams", "Composed", "Contribution", "DrawnOne", "Event", "Gaussian",
+    "GaussianMechanism", "Laplace", "Ledger", "PrivacyCost", "Repeated", "Sampled", "Streams", "VoteMechanism",
     "calibrate",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

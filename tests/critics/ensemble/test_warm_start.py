@@ -120,7 +120,7 @@ def test_a_stopped_warm_start_goes_on_bit_for_bit(mechanism_for, two_chunks: int
         assert all(torch.equal(value, expected[name]) for name, value in once_more.state().items())
 
 
-@pytest.mark.parametrize("every", [1, 2, 4, 1000])
+@pytest.mark.parametrize("every", [1, 4, 1000])
 def test_a_warm_start_that_crashed_goes_on_from_what_was_saved(mechanism_for, two_chunks: int, every: int) -> None:
     data = tiny_images(60)
     expected = warmed(data, mechanism_for).state()
