@@ -166,7 +166,8 @@ def planned(case: Case) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(make, "calibrate", lambda *arguments, **options: case.noise)
         patch.setattr(make, "epsilon_curve", lambda draft, delta: ())
-        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: case.options.get("preset") == "ensemble")
+        started = case.options.get("preset") == "ensemble" and not case.federated
+        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: started)
         patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
         patch.setattr("gswgan.methods.dp_merf_ae.TINY_UPDATES", 6)
         patch.setattr("gswgan.methods.dp_merf_ae.UPDATES", 6)
