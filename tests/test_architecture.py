@@ -21,6 +21,7 @@ MAX_FILE_LINES, MAX_SRC_LINES, MAX_TEST_LINES = 300, 19_500, 22_500
 INSIDE_FUNCTIONS = {
     "gswgan.cli": "`gswgan --help` and a wrong option must not wait for torch",
     "gswgan.federated.simulation: simulate": "its apps need Flower, which is an extra",
+    "gswgan.release.page: page_of": "the page needs jinja2 and matplotlib, which are an extra",
     "gswgan.critics.ensemble.adam: adam_step": "needs Triton, which exists with CUDA only",
     "gswgan.critics.ensemble.convolution: _convolve_kernels": "needs Triton",
     "gswgan.critics.ensemble.convolution: _transposed_kernels": "needs Triton",

@@ -80,7 +80,7 @@ def test_parts_are_whole_row_groups_and_cover_everything_once(tmp_path: Path, st
     assert [path.name[:11] for path, _ in found.paths()] == ["train-00000", "train-00001"]
     labels = [label for part in found.parts for batch in read_batches(part) for _, label in batch]
     assert labels == stripes.labels.tolist()
-    monkeypatch.setattr(data_files, "BATCH", 7)
+    monkeypatch.setattr(data_files, "RECORDS_PER_BATCH", 7)
     sizes = [len(batch) for batch in read_batches(found.parts[0])]
     assert max(sizes) <= 7
     assert sum(sizes) == 20

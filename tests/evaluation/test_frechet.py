@@ -119,7 +119,7 @@ def test_refuses_what_has_no_distance() -> None:
         frechet_distance(one, moments(features(5, 4, seed=8)))
     with pytest.raises(DataError, match="at least two images"):
         frechet_distance(one, moments(features(1, 3, seed=8)))
-    with pytest.raises(DataError, match="3 a row"):
+    with pytest.raises(DataError, match="3 per row"):
         one.update(torch.zeros(2, 4))
     with pytest.raises(DataError, match="finite"):
         one.update(torch.full((2, 3), math.nan))

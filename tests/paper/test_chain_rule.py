@@ -76,7 +76,7 @@ def test_clip_and_noise_change_it_as_the_equation_says(tmp_path: Path) -> None:
 
 
 def test_the_critic_is_untouched_by_the_generators_step(tmp_path: Path) -> None:
-    """No gradient flows past the barrier: the fakes that a critic judges carry no graph."""
+    """No gradient flows past the barrier: the fakes that a critic gets carry no graph."""
     shape = CriticShape(image_size=8, channels=1, classes=3, width=4)
     params, buffers = init_critics(shape, 1, seed=0)
     params = {name: value.requires_grad_() for name, value in params.items()}

@@ -4,7 +4,6 @@ import functools
 import itertools
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 pytest.importorskip("jinja2", reason="needs the extra gswgan[eval]")
 pytest.importorskip("matplotlib", reason="needs the extra gswgan[eval]")
 
+from outline import Outline, outside
 from report_runs import CANARY, EVIL, OPTIONS, a_copy, a_run, evaluated
 
 from gswgan.cli.report import report
@@ -35,39 +35,6 @@ def page_of(kind: str) -> str:
 def private_page_of(kind: str, tmp_path: Path) -> str:
     report([evaluated(a_copy(kind, tmp_path / kind))], private=True, out=tmp_path / f"page-{kind}")
     return (tmp_path / f"page-{kind}" / "report.html").read_text()
-
-
-class Outline(HTMLParser):
-    """Headings, ids, images, table heads and drawings of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.headings: list[int] = []
-        self.ids: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.tags.append((tag, found))
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        if found.get("id"):
-            self.ids.append(str(found["id"]))
-
-
-def outside(html: str) -> list[str]:
-    """Everything that could make a browser ask for something, or run something."""
-    bare = re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]+", "data:", html)
-    found = re.findall(r"""https?:|[("'\s=]//\w|@import|url\((?!#|data:)""", bare, flags=re.IGNORECASE)
-    for tag, attributes in Outline(bare).tags:
-        if tag in ("script", "iframe", "object", "embed", "base", "form", "video", "audio"):
-            found.append(tag)
-        for name, value in attributes.items():
-            local = (value or "").startswith(("#", "data:"))
-            if name.startswith("on") or (name in ("src", "href", "xlink:href", "srcset", "action") and not local):
-                found.append(f"{tag} {name}={value}")
-    return found
 
 
 def all_pages(tmp_path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from gswgan.methods.advice import BEARABLE, Comparison, compare_plan, ensemble_n
 from gswgan.plan.defaults import LARGEST_SIDE, score_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan, PrivacySettings
-from gswgan.privacy.events import in_words
+from gswgan.privacy.events import describe_event
 
 
 def describe(plan: Plan) -> str:
@@ -24,7 +24,7 @@ def describe(plan: Plan) -> str:
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]
-    lines += [f"release:   {times} x {in_words(event)}" for event, times in plan.releases().items()]
+    lines += [f"release:   {times} x {describe_event(event)}" for event, times in plan.releases().items()]
     void = " -- void: --insecure-reproducible" if plan.insecure_reproducible else ""
     lines.append(f"guarantee: NONE, {plan.void}" if plan.guarantee is None else f"guarantee: {plan.guarantee}{void}")
     if plan.claimed is not None:

@@ -25,7 +25,7 @@ from gswgan.errors import DataError, short
 RECORDS_PER_PART = 4096
 """Records that a worker reads in one go, or the next larger number of whole row groups (of an npz: all of it)."""
 
-BATCH = 256
+RECORDS_PER_BATCH = 256
 """Records that are held at a time."""
 
 MAX_FILES_IN_MEMORY = 50_000
@@ -99,18 +99,18 @@ def find_data_files(folder: Path, split: str = "train", *, many_files: bool = Fa
 
 
 def read_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
-    """The records of a part with their labels, at most BATCH at a time, in order."""
+    """The records of a part with their labels, at most RECORDS_PER_BATCH at a time, in order."""
     if part.files:
-        for start in range(0, part.records, BATCH):
-            yield [(part.path / name, label) for name, label in part.files[start : start + BATCH]]
+        for start in range(0, part.records, RECORDS_PER_BATCH):
+            yield [(part.path / name, label) for name, label in part.files[start : start + RECORDS_PER_BATCH]]
     elif part.columns:
         yield from _parquet_batches(part)
     else:
         arrays = read_npz(part.path, "images", "labels")
         images, labels = arrays["images"], arrays.get("labels")
-        for start in range(0, len(images), BATCH):
-            some = images[start : start + BATCH]
-            known = [None] * len(some) if labels is None else labels[start : start + BATCH].tolist()
+        for start in range(0, len(images), RECORDS_PER_BATCH):
+            some = images[start : start + RECORDS_PER_BATCH]
+            known = [None] * len(some) if labels is None else labels[start : start + RECORDS_PER_BATCH].tolist()
             yield list(zip(some, known))
 
 
@@ -240,7 +240,7 @@ def _stated_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, .
 
 def _parquet_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
     with reading(part.path, _PARQUET), _opened(part.path) as file:
-        size = rows_at_a_time(part.path, file.metadata, range(*part.groups), part.columns, BATCH)
+        size = rows_at_a_time(part.path, file.metadata, range(*part.groups), part.columns, RECORDS_PER_BATCH)
         rows = file.iter_batches(
             batch_size=size, row_groups=range(*part.groups), columns=list(part.columns), use_threads=False
         )

@@ -195,7 +195,7 @@ def sampling_of(event: Event) -> Sampling:
     return "one" if DrawnOne in kinds else "poisson" if Sampled in kinds else "all"
 
 
-def in_words(event: BaseEvent) -> str:
+def describe_event(event: BaseEvent) -> str:
     """Describe a single event on one line."""
     inner = unsampled(event)
     if isinstance(inner, Laplace):

@@ -83,7 +83,7 @@ class Filter:
         """The delta of the Gaussian part."""
         return self.delta * (1 - self.share)
 
-    def words(self, used: Used) -> str:
+    def describe(self, used: Used) -> str:
         """Describe what is spent of each part."""
         share, rest = self.share, 1 - self.share
         plain = f"epsilon {used.plain:.4g} of {self.epsilon * rest:.4g} at delta {self.plain_delta:g}"

@@ -16,7 +16,7 @@ from gswgan.plan.plan import Plan
 from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta, to_plain
 from gswgan.privacy import Accountant, DrawnOne, Event, Gaussian, Repeated, Sampled
 from gswgan.privacy.calibration import calibrate
-from gswgan.privacy.events import check_neighbours, in_words
+from gswgan.privacy.events import check_neighbours, describe_event
 from gswgan.report.release import check_stated_cost
 from gswgan.run.folder import find_release, read_json
 from gswgan.run.publish import cost_of_ledger, privacy_statement
@@ -118,7 +118,7 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
         **guarantee(total, delta=delta, **who).to_json(),
         "claimed": None if claim is None else claim.to_json(),
         "lower_bound": to_plain(bound),
-        "planned": [f"{times} x {in_words(event)}" for event, times in draft.releases().items()],
+        "planned": [f"{times} x {describe_event(event)}" for event, times in draft.releases().items()],
     }
     if privacy is not None:
         content |= {

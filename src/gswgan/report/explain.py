@@ -12,7 +12,7 @@ from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain
 from gswgan.plan.wording import not_covered, strength
 from gswgan.privacy import PrivacyCost
-from gswgan.privacy.events import in_words
+from gswgan.privacy.events import describe_event
 from gswgan.run.folder import RunFolder, read_json
 from gswgan.run.publish import cost_from_statement
 
@@ -73,7 +73,8 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         "  drawn from the generator.", "", "What it rests on",
         f"  {sum(releases.values())} planned release(s) of sums to which one {unit}'s content can add so little",
         f"  that the noise hides it (sampling: {cost.sampling}; accountant: {cost.accountant}):",
-        *(f"  {times} x {in_words(event)}." for event, times in releases.items()), "  Each is a line of ledger.jsonl.",
+        *(f"  {times} x {describe_event(event)}." for event, times in releases.items()),
+        "  Each is a line of ledger.jsonl.",
         "", "What it covers", f"  everything under release/: the generator, its samples, {embedding}the ledger.", "",
         "What it does not cover", *(f"  - {line}" for line in not_covered(plan, unit)),
     ]  # fmt: skip

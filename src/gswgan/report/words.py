@@ -7,7 +7,7 @@ import math
 from gswgan.methods import find_method
 from gswgan.plan import wording
 from gswgan.privacy import DrawnOne, Sampled
-from gswgan.privacy.events import BaseEvent, in_words
+from gswgan.privacy.events import BaseEvent, describe_event
 from gswgan.report.release import Release
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -146,7 +146,7 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
         ("Sampling", cost.sampling, _sampling(planned[0][0])),
         ("Accountant", cost.accountant, "How the releases of the ledger were added up."),
         ("Releases", f"{release.releases:,}", f"Lines of the ledger; {whole:,} planned.{again}"),
-        *(("Noise", in_words(event), f"{times:,} times, on every released number.") for event, times in planned),
+        *(("Noise", describe_event(event), f"{times:,} times, on every released number.") for event, times in planned),
     ]  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class Budget:
         with self._locked():
             self._read()
             rule, charge = self._admit(plan, plan.total())
-            return f"{rule.words(rule.used([*self._charges(), charge]))} with this run"
+            return f"{rule.describe(rule.used([*self._charges(), charge]))} with this run"
 
     def reserve(
         self,
@@ -157,7 +157,7 @@ class Budget:
 
     def words(self) -> str:
         """How much of the budget is used up, part by part."""
-        return self._rule().words(self._rule().used(self._charges())) if self.runs else "nothing"
+        return self._rule().describe(self._rule().used(self._charges())) if self.runs else "nothing"
 
     def alone(self, budgeted: BudgetedRun) -> str:
         """What one run takes, with the releases that it repeated."""
@@ -204,7 +204,7 @@ class Budget:
     def _afford(self, rule: Filter, charge: Charge, todo: str) -> None:
         used = rule.used([*self._charges(), charge])
         if not rule.has_room(used):
-            found = f"{rule.words(used)} for {len(self.runs)} run(s) and this one"
+            found = f"{rule.describe(used)} for {len(self.runs)} run(s) and this one"
             raise PrivacyError("budget", found, f"at most the budget of {self.epsilon:.4g} ({self.path})", todo)
 
     def _append(self, content: dict[str, Any]) -> None:

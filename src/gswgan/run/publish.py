@@ -22,7 +22,7 @@ from gswgan.plan.settings import from_plain, to_plain
 from gswgan.plan.wording import NOT_COVERED_ON_CARD, several_records
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
-from gswgan.privacy.events import in_words, tally, unsampled
+from gswgan.privacy.events import describe_event, tally, unsampled
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.privacy.storage import write_durably
@@ -61,7 +61,7 @@ def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:
     found, planned = tally(compose(entries)), plan.releases()
     known = {*planned, *(unsampled(event) for event in planned)}  # a release that is repeated is not sampled again
     if not known >= found.keys():
-        raise LedgerError("releases", in_words(next(iter(found.keys() - known))), "those of the plan")
+        raise LedgerError("releases", describe_event(next(iter(found.keys() - known))), "those of the plan")
     if any(found.get(event, 0) < times for event, times in planned.items()):
         raise LedgerError("releases", sum(found.values()), f"at least the planned {sum(planned.values())}")
     if importlib.util.find_spec("dp_accounting") is not None:
@@ -146,7 +146,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             f"- {cost}",
             f"- sampling: {cost.sampling}; accountant: {cost.accountant}",
             f"- protected: the content of one {cost.unit}. {several_records(cost.unit)}",
-            *(f"- planned: {times} x {in_words(event)}" for event, times in plan.releases().items()),
+            *(f"- planned: {times} x {describe_event(event)}" for event, times in plan.releases().items()),
             "- what happened is in ledger.jsonl",
             *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
             *(f"- NO guarantee towards the {one['observer']}: {one['why']}" for one in statement.get("open_to", [])),

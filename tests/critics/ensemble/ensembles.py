@@ -78,7 +78,7 @@ def fix_participants(ensemble: Ensemble, members: list[int]) -> None:
 
 def rows_of(ensemble: Ensemble) -> torch.Tensor:
     """The participants' gradients on the same fakes, [m, B, pixels], before they are clipped."""
-    found = [rows for rows, _ in ensemble._blocks(*Fakes().fakes(BATCH, "judged"))]
+    found = [rows for rows, _ in ensemble._blocks(*Fakes().fakes(BATCH, "scored"))]
     return torch.cat(found) if found else torch.zeros(0, BATCH, 64)
 
 

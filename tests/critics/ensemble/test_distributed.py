@@ -42,7 +42,7 @@ def releases(ensemble, steps: range) -> list[torch.Tensor]:
     found = []
     for step in steps:
         ensemble.learn(step, Fakes())
-        found.append(ensemble.upstream_gradient(*Fakes().fakes(BATCH, "judged", step)))
+        found.append(ensemble.upstream_gradient(*Fakes().fakes(BATCH, "scored", step)))
     return found
 
 
@@ -108,7 +108,7 @@ def test_every_critic_has_one_rank(count: int, world: int) -> None:
 
 
 def test_parts_of_an_ensemble_are_its_critics(stripes: ImageData, mechanism_for: Callable) -> None:
-    """Weights, records and draws go by the number of a critic, not by where it is; a summand releases nothing."""
+    """Weights, records and draws go by the number of a critic, not by where it is; a partial sum answers nothing."""
     mechanism = mechanism_for(CONTRIBUTION, event=EVENT)
 
     class Alone(Ranks):

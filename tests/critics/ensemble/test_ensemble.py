@@ -34,7 +34,7 @@ def test_an_empty_step_still_releases_noise(mechanism_for, stripes: ImageData) -
     ensemble = make(stripes, mechanism_for)
     fix_participants(ensemble, [])
     ensemble.learn(0, Fakes())
-    released = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "judged"))
+    released = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "scored"))
     assert released.std() == pytest.approx(1 / (0.4 * COUNT), rel=0.15)
     assert [entry.name for entry in ensemble._mechanism.ledger.entries] == ["step 0"]
 
@@ -48,7 +48,7 @@ def test_block_norm_is_bounded(mechanism_for, stripes: ImageData) -> None:
             ensemble.params[name].mul_(1e6)
     rows = rows_of(ensemble)
     ensemble._blocks = lambda images, labels: iter([(rows * 1e6, None)])
-    mean = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "judged"))
+    mean = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "scored"))
     members = len(ensemble._participants)
     assert mean.flatten(1).norm(dim=1).max() <= members * CLIP / (0.4 * COUNT) + 1e-6
     unit = rows / rows.norm(dim=2, keepdim=True)
@@ -72,7 +72,7 @@ def test_a_state_holds_all_that_learning_changes_and_is_gone_on_from(mechanism_f
 def test_a_loaded_state_replaces_that_of_the_critics_in_the_slots(mechanism_for, stripes: ImageData) -> None:
     """One critic a step: the same one is asked before and after loading."""
     ensemble, other = (make(stripes, mechanism_for, count=2, rate=0.5, sampling="one", public=p) for p in (0, 1))
-    fake, labels = Fakes().fakes(BATCH, "judged")
+    fake, labels = Fakes().fakes(BATCH, "scored")
     members = np.array([0])
     before = ensemble.input_gradients(members, fake, labels)
     ensemble.load_state(other.state())
@@ -110,13 +110,13 @@ def test_the_papers_draw_is_one_critic_uniformly(mechanism_for, stripes: ImageDa
     ensemble.learn(0, Fakes())
     (rows,) = rows_of(ensemble)
     clipped = rows / (rows.norm(dim=1, keepdim=True) / CLIP).clamp(min=1)
-    mean = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "judged"))
+    mean = ensemble.upstream_gradient(*Fakes().fakes(BATCH, "scored"))
     assert torch.allclose(mean.flatten(1), clipped, atol=1e-6)  # divided by 1
 
 
 def test_each_step_is_an_answer_of_its_own(mechanism_for, stripes: ImageData) -> None:
     ensemble = make(stripes, mechanism_for)
-    fake, labels = Fakes().fakes(BATCH, "judged")
+    fake, labels = Fakes().fakes(BATCH, "scored")
     released = []
     for step in (0, 1, 2):
         ensemble.learn(step, Fakes())

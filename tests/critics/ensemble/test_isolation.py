@@ -160,7 +160,7 @@ def test_where_all_take_part_nothing_is_copied_and_nothing_differs(mechanism_for
         play(ensemble, steps=2)
     assert "_chunk" not in vars(everyone)
     assert same(everyone.state(), some.state())
-    fake, labels = Fakes().fakes(BATCH, "judged")
+    fake, labels = Fakes().fakes(BATCH, "scored")
     order = np.random.default_rng(0).permutation(COUNT)
     for members in (np.arange(COUNT), order, order[:3]):
         expected = torch.cat([some.input_gradients(np.array([k]), fake, labels) for k in members])
@@ -198,7 +198,7 @@ def test_recorded_on_a_gpu_is_called_on_a_gpu_and_near_the_cpu(
         fakes = FakesThere() if device == "cuda" else Fakes()
         for step in range(8):
             ensemble.learn(step, fakes)
-            rows = [r.clone() for r, _ in ensemble._blocks(*fakes.fakes(BATCH, "judged", step))]
+            rows = [r.clone() for r, _ in ensemble._blocks(*fakes.fakes(BATCH, "scored", step))]
         results.append((ensemble.state(), torch.cat(rows)))
     (recorded, rows), (called, others), (near, exact) = results
     assert same(recorded, called)

@@ -104,7 +104,7 @@ def test_labels_matter() -> None:
     ).abs().min() > 0
 
 
-def test_one_batch_for_all_critics_is_judged_as_copies_of_it() -> None:
+def test_one_batch_for_all_critics_is_scored_as_copies_of_it() -> None:
     params, buffers = init_critics(SHAPES[1], 3, seed=1)
     images, labels = draw_batch(SHAPES[1], 1, 6, torch.float32)
     shared = score(normalize(params, buffers), images.expand(3, -1, -1, -1, -1), labels.expand(3, -1))

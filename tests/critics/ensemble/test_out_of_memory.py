@@ -40,7 +40,7 @@ def steps(ensemble: Ensemble, number: int = 3) -> list[torch.Tensor]:
     found = []
     for step in range(number):
         ensemble.learn(step, Fakes())
-        fake, labels = Fakes().fakes(BATCH, "judged", step)
+        fake, labels = Fakes().fakes(BATCH, "scored", step)
         found.append(ensemble.upstream_gradient(fake, labels))
     return found
 
@@ -53,7 +53,7 @@ def agree(one: Ensemble, other: Ensemble) -> bool:
 @pytest.mark.parametrize(
     ("module", "name", "after"),
     [(critics, "critic_gradients", 1), (critics, "generator_gradient", 0), (barrier, "clip_to_grid", 0)],
-    ids=["in the second update of a step", "while judging", "while clipping"],
+    ids=["in the second update of a step", "while gradients are taken", "while clipping"],
 )
 def test_chunks_halve_and_the_step_is_one_release(mechanism_for, monkeypatch, stripes, rate, module, name, after):
     """As in a run with small chunks from the start, bit for bit: nobody learns twice, nothing is recorded twice."""
@@ -119,7 +119,7 @@ def test_a_gpu_with_little_memory(mechanism_for, stripes):  # pragma: no cover
         try:
             for step in range(6):
                 ensemble.learn(step, OnDevice())
-                fake, labels = OnDevice().fakes(BATCH, "judged", step)
+                fake, labels = OnDevice().fakes(BATCH, "scored", step)
                 assert ensemble.upstream_gradient(fake, labels).isfinite().all()
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)

@@ -56,7 +56,7 @@ def test_tensors_are_all_of_it(stack: Stack) -> None:
     assert stack.tensors()["params/conv1.weight"] is stack.params["conv1.weight"]
 
 
-def test_a_desk_works_on_its_own_critics(stack: Stack) -> None:
+def test_slots_work_on_their_own_critics(stack: Stack) -> None:
     slots = GraphSlots(
         stack,
         lambda critics, values: critics.params["linear.bias"].add_(values),
@@ -67,7 +67,7 @@ def test_a_desk_works_on_its_own_critics(stack: Stack) -> None:
     assert slots.input_gradients(torch.tensor(2.0))[:, 0].tolist() == [2, 4, 6, 8, 10, 12, 14]
 
 
-def test_who_sits_at_the_desk_is_not_fetched_again(stack: Stack) -> None:
+def test_critics_in_the_slots_are_not_copied_again(stack: Stack) -> None:
     slots = GraphSlots(stack.copy(np.array([0, 0])), lambda *_: torch.zeros(1), lambda *_: torch.zeros(1))
     slots.load(stack, np.array([3, 5]))
     assert owners(slots.critics) == [3, 5]

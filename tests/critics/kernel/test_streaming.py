@@ -61,7 +61,7 @@ def test_the_same_sums_as_in_memory(tmp_path: Path, stripes: ImageData, monkeypa
     assert expected[:, -1].sum() == 96 << 26
     for size, batch in ((4096, 256), (15, 256), (40, 7)):  # however it is cut
         monkeypatch.setattr(data_files, "RECORDS_PER_PART", size)
-        monkeypatch.setattr(data_files, "BATCH", batch)
+        monkeypatch.setattr(data_files, "RECORDS_PER_BATCH", batch)
         place = tmp_path / f"{size}-{batch}"
         total = streamed(open_stream(write_npz(place / "npz", stripes), classes=3), place)
         assert close(total, expected) < 1e-6
@@ -80,7 +80,7 @@ def test_with_float64_features_to_nine_digits(tmp_path: Path, stripes: ImageData
         self.frequencies = self.frequencies.double()
 
     monkeypatch.setattr(RandomFeatures, "__init__", exact)
-    monkeypatch.setattr(data_files, "BATCH", 7)
+    monkeypatch.setattr(data_files, "RECORDS_PER_BATCH", 7)
     streaming._features.cache_clear()
     folder = write_npz(tmp_path / "npz", stripes)
     assert close(streamed(open_stream(folder, classes=3), tmp_path), in_memory(stripes)) < 1e-9
