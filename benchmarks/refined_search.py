@@ -1,294 +1,301 @@
-"""The search for preset `refined`, on training images that are held out: ways of DP-SGD from one start.
+"""The search for preset `refined`, on training images that are held out: ways of pre-training and of DP-SGD.
 
-    python benchmarks/refined_search.py plans --data mnist --variants k8,k16 --out plans
-    python benchmarks/refined_search.py run plans/*.json --first 50000 --inception-weights FILE --out results
+    python benchmarks/refined_search.py PLAN.json JOBS.json --first 50000 --inception-weights FILE --out FOLDER
 
-`plans` needs an accountant and no GPU, `run` the other way round. Variants with the same start (kernel, pre-training)
-share it, so a variant here is no run that could be published: the kernel's release is in another ledger. Figures that
-count come from `gswgan train` or train_plan.py. The noise is calibrated to the whole run, the kernel's part included.
+PLAN is a saved plan of the preset (`gswgan train --save-plan`): its kernel stage is the start of all jobs. JOBS is a
+list of objects, `{"do": "pretrain", "name": ..., ...}`, `"signal"` or `"refine"`, done in order; see the functions
+below for what each takes. After each job its figures are written to FOLDER. The steps of DP-SGD here have the law of
+the preset's (the same coins, clip and noise), but their noise is drawn on the device: nothing that comes of a search
+may be published, and no figure of it states a guarantee.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
-import shutil
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import gswgan
+from gswgan.critics.refined.critic import scales
+from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
+from gswgan.critics.refined.gradients import Gradients
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.classifiers import cnn_accuracy
-from gswgan.evaluation.frechet import Moments, frechet_distance
-from gswgan.evaluation.inception import image_moments, load_inception
+from gswgan.evaluation.frechet import Moments
+from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
+from gswgan.evaluation.references import cache_folder, data_checksum
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
-from gswgan.generators.sampling import draw_images, save_grid
-from gswgan.methods import make_plan, read_plan, refined
-from gswgan.plan.facts import Facts
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
 from record import record
 from train_plan import faster, part
 
-AVERAGES = (0.9, 0.99)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "usual": {},
-    "k4": {"draws": 4}, "k16": {"draws": 16}, "k32": {"draws": 32},
-    "t300": {"releases": 300}, "t1000": {"releases": 1000}, "t1500": {"releases": 1500},
-    "rate-2.5e-4": {"learning_rate": 2.5e-4}, "rate-1e-3": {"learning_rate": 1e-3},
-    "rate-2e-3": {"learning_rate": 2e-3},
-    "share-0.08": {"share": 0.08}, "share-0.3": {"share": 0.3},
-    "pretraining-15000": {"pretraining": 15_000},
-    "batch-4096": {"batch": 4096},
-    "width-48": {"width": 48},
-}  # fmt: skip
-"""What differs from the preset's recipe."""
-
-
-def make_plans(options: argparse.Namespace) -> None:
-    """Variants as saved plans, the noise calibrated."""
-    usual, share = refined.sizes, refined.SHARE
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.variants.split(","):
-        changes: dict[str, Any] = {}
-        for one in name.split("+"):
-            changes |= VARIANTS.get(one) or dict(json.loads(one)) if one != "usual" else {}
-        if options.changes:
-            changes |= json.loads(options.changes)
-        refined.SHARE = changes.pop("share", share)
-        refined.sizes = lambda facts, device, changes=changes: dataclasses.replace(usual(facts, device), **changes)
-        facts = Facts.of(gswgan.load_data(options.data))
-        plan = make_plan(facts, preset="refined", epsilon=options.epsilon, device="cuda", seed=options.seed)
-        plan.save(options.out / f"{options.data}-{options.tag}{name}.json")
-        assert plan.privacy is not None
-        print(f"{name}: noise {plan.privacy.noise_std:.4g}, kernel's {plan.critic.noise_std:.4g}", flush=True)
-        refined.sizes, refined.SHARE = usual, share
+CHUNK = {"cuda": 2**29, "cpu": 2**24}  # numbers in the gradients of a chunk of records
+LEVELS = (0.03, 0.07, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0)
 
 
 class Judge:
-    """A data set and what is measured on it."""
+    """FID against all training images, loss on those that were held out."""
 
-    def __init__(self, name: str, options: argparse.Namespace) -> None:
-        self.options = options
-        whole = gswgan.load_data(name, classes=10)
-        self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
-        if options.first is None:
-            self.test = gswgan.load_data(name, split="test", classes=10)
+    def __init__(self, whole: ImageData, first: int, options: argparse.Namespace) -> None:
+        self.test, self.size = part(whole, slice(first, None)), options.images
         inception_module._full_precision = faster
-        self.inception = load_inception(options.inception_weights, DEVICE)
-        self.real = image_moments(whole.images, self.inception)
-        self.pool, self.held = ThreadPoolExecutor(2), _held_out(self.test)
+        self.inception = load_inception(options.inception_weights, DEVICE) if options.inception_weights else None
+        if self.inception is not None:
+            folder = cache_folder(whole.name, data_checksum(whole), None)
+            self.real = self._root(reference_moments(whole.images, self.inception, folder))
+        rng = torch.Generator().manual_seed(0)
+        images = torch.from_numpy(self.test.images[:2000]).permute(0, 2, 3, 1).float() / 127.5 - 1
+        self.held = images.to(DEVICE), torch.randn(images.shape, generator=rng).to(DEVICE)
+        self.labels = torch.from_numpy(np.asarray(self.test.labels)[:2000]).to(DEVICE)
 
-    def loss(self, sampler: DenoisedSampler) -> float:
-        """The denoiser's loss on images that nobody trained on."""
-        with torch.no_grad():
-            found = [
-                loss_of_draws(sampler.denoiser, *chunk)
-                for chunk in zip(*(held.split(1000) for held in self.held), strict=True)
-            ]
-        return float(torch.cat(found).mean())
+    @staticmethod
+    def _root(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
+        mean, covariance = moments.mean.to(DEVICE), moments.covariance.to(DEVICE)
+        values, vectors = torch.linalg.eigh(covariance)
+        return mean, covariance, (vectors * values.clamp_min(0).sqrt()) @ vectors.T
 
-    def images(self, sampler: DenoisedSampler, plan: Plan, count: int) -> tuple[np.ndarray, np.ndarray]:
-        labels = np.resize(np.arange(plan.facts.classes), count)
-        return draw_images(sampler, plan.generator, labels, np.random.default_rng(0)), labels
-
-    def fid(self, images: np.ndarray) -> Future[float]:
+    def distance(self, images: np.ndarray, real: tuple[Tensor, Tensor, Tensor] | None = None) -> float:
+        if self.inception is None:
+            return 0.0
+        mean, covariance, root = real or self.real
         made = image_moments(images, self.inception)
-        return self.pool.submit(_distance, self.real, made)
-
-    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
-        return cnn_accuracy(
-            images, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(DEVICE)
-        )
-
-
-def _held_out(test: ImageData) -> tuple[torch.Tensor, ...]:
-    rng = torch.Generator().manual_seed(0)
-    images = torch.from_numpy(test.images[:4000]).permute(0, 2, 3, 1).float() / 127.5 - 1
-    noise = torch.randn(images.shape, generator=rng)
-    levels = (-0.8 + 1.2 * torch.randn(len(images), generator=rng)).exp()
-    assert test.labels is not None
-    labels = torch.from_numpy(test.labels[: len(images)])
-    return tuple(value.to(DEVICE) for value in (images, noise, levels, labels))
-
-
-def _distance(real: Moments, made: Moments) -> float:
-    return frechet_distance(real, made)
-
-
-class Averages:
-    """Other averages of the denoiser's weights than the plan's, beside it."""
-
-    def __init__(self, generator: RefinedGenerator) -> None:
-        self.generator = generator
-        self.kept = {keep: [value.clone() for value in generator.denoised.parameters()] for keep in AVERAGES}
-        self.done = 0
+        other = made.covariance.to(DEVICE)
+        cross = torch.linalg.eigvalsh(root @ other @ root).clamp_min(0).sqrt().sum()
+        return float((mean - made.mean.to(DEVICE)).square().sum() + covariance.trace() + other.trace() - 2 * cross)
 
     @torch.no_grad()
-    def update(self) -> None:
-        now = list(self.generator.denoised.parameters())
-        for keep, ours in self.kept.items():
-            share = 1 - min(keep, self.done / (self.done + 10))
-            for mine, current in zip(ours, now):
-                mine.lerp_(current, share)
-        self.done += 1
+    def losses(self, sampler: DenoisedSampler) -> list[float]:
+        """At each of LEVELS."""
+        found = []
+        for level in LEVELS:
+            held = torch.full((len(self.labels),), level, device=DEVICE)
+            found.append(round(float(loss_of_draws(sampler.denoiser, *self.held, held, self.labels).mean()), 5))
+        return found
+
+    @torch.no_grad()
+    def draw(self, sampler: DenoisedSampler, count: int, **changes: Any) -> np.ndarray:
+        """Images with balanced labels; `changes` are of the sampler's attributes."""
+        before = {name: getattr(sampler, name) for name in changes}
+        for name, value in changes.items():
+            setattr(sampler, name, value)
+        torch.manual_seed(0)
+        labels, parts = torch.arange(count, device=DEVICE) % self.test.classes, []
+        size = sampler.shape[0] ** 2 * sampler.shape[2] * sampler.evaluations
+        with faster():
+            for some in labels.split(1000 if DEVICE.type == "cuda" else 100):
+                made = sampler(torch.randn(len(some), size, device=DEVICE), some)
+                parts.append((made * 255).round().to(torch.uint8).cpu())
+        for name, value in before.items():
+            setattr(sampler, name, value)
+        return torch.cat(parts).numpy()
+
+    def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {"losses": self.losses(sampler), "fid": {}}
+        result["mean_loss"] = round(float(np.mean(result["losses"][1:9])), 5)
+        for changes in samplers:
+            images = self.draw(sampler, self.size, **changes)
+            name = " ".join(f"{key} {value}" for key, value in changes.items()) or "usual"
+            result["fid"][name] = round(self.distance(images), 3)
+        return result
 
 
-def start_key(plan: Plan) -> str:
-    """What the state after pre-training depends on."""
-    kept = {name: value for name, value in vars(plan.critic).items() if name != "draws"}
-    return repr((plan.facts, plan.generator, plan.seed, kept, plan.training.batch_size))
+class Search:
+    """One data set, one kernel stage, any number of jobs."""
 
-
-def run(options: argparse.Namespace) -> None:
-    plans = {path.stem: read_plan(path) for path in options.plans}
-    judges: dict[str, Judge] = {}
-    for _, group in itertools.groupby(plans.items(), key=lambda item: start_key(item[1])):
-        found = list(group)
-        plan = found[0][1]
-        if plan.facts.data not in judges:
-            began = time.perf_counter()
-            judges[plan.facts.data] = Judge(plan.facts.data, options)
-            print(f"real moments: {time.perf_counter() - began:.1f} s", flush=True)
-        judge = judges[plan.facts.data]
-        start = Start(plan, judge)
-        for name, plan in found:
-            result = refine(name, plan, judge, start)
-            record(None if options.out is None else options.out / f"search-{name}{options.tag}.json", result)
-
-
-class Start:
-    """Kernel stage and pre-training, once for several plans."""
-
-    def __init__(self, plan: Plan, judge: Judge) -> None:
-        plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=judge.train.n))
-        self.folder = RunFolder.create(Path(mkdtemp()) / "run", plan)
+    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+        whole = gswgan.load_data(plan.facts.data, classes=plan.facts.classes)
+        first = options.first or whole.n * 5 // 6
+        self.train = part(whole, slice(first))
+        plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=self.train.n))
+        self.plan, self.options, self.judge = plan, options, Judge(whole, first, options)
+        self.images = torch.from_numpy(self.train.images).to(DEVICE)
+        self.labels = torch.from_numpy(np.asarray(self.train.labels)).to(DEVICE)
         generator = make_generator(plan, DEVICE)
         assert isinstance(generator, RefinedGenerator)
-        critic = make_critic(plan, self.folder, judge.train, DEVICE)
-        critic.prepare(judge.train)
-        self.stop = plan.critic.steps + plan.critic.pretraining
-        marks = {0: time.perf_counter()}
+        self.generator, self.kept = generator, dict[str, list[Tensor]]()
+        began = time.perf_counter()
+        saved = options.out / f"kernel-{plan.facts.data}.safetensors"
+        if options.start is not None:
+            self.load(load_file(options.start))
+        else:
+            folder = RunFolder.create(Path(mkdtemp()) / "run", plan)
+            critic = make_critic(plan, folder, self.train, DEVICE)
+            critic.prepare(self.train)
+            train(plan, critic, generator, after_step=lambda done: done == plan.critic.steps)
+            save_file({k: v.cpu().contiguous() for k, v in generator.state().items() if "adam" not in k}, saved)
+        self.kept["blank"] = [value.clone() for value in generator.denoised.parameters()]
+        made = generator.samples(self.judge.size)[0].float().mul(255).round().byte().cpu().numpy()
+        self.tell("kernel", {"seconds": time.perf_counter() - began, "fid": self.judge.distance(made)})
+        if self.judge.inception is not None:
+            self.kernel = self.judge._root(image_moments(made, self.judge.inception))
 
-        def after(done: int) -> bool:
-            if done in (plan.critic.steps, self.stop):
-                torch.cuda.synchronize() if DEVICE.type == "cuda" else None
-                marks[done] = time.perf_counter()
-            return done == self.stop
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        state = self.generator.state()
+        self.generator.load_state({k: tensors[k].to(v.device) if k in tensors else v for k, v in state.items()})
 
-        train(plan, critic, generator, after_step=after)
-        times = list(marks.values())
-        self.figures = {"kernel_seconds": times[1] - times[0], "pretraining_seconds": times[2] - times[1]}
-        self.state = {name: value.clone() for name, value in generator.state().items()}
-        self.critic = {name: value.clone() for name, value in critic.state().items()}
-        count = judge.options.start_images
-        if count:
-            made = generator.samples(count)[0].float().mul(255).round().byte().cpu().numpy()
-            fids = {"kernel": judge.fid(made)}
-            network = generator.released_network()
-            assert isinstance(network, DenoisedSampler)
-            self.figures["pretrained_loss"] = judge.loss(network)
-            fids["pretrained"] = judge.fid(judge.images(network, plan, count)[0])
-            self.figures |= {f"{name}_fid": value.result() for name, value in fids.items()}
-        print({name: round(value, 4) for name, value in self.figures.items()}, flush=True)
+    def tell(self, name: str, result: dict[str, Any]) -> None:
+        print(name, json.dumps(result), flush=True)
+        out = self.options.out / f"search-{self.plan.facts.data}-{name}{self.options.tag}.json"
+        record(out, {"tested_on": "training images that were held out", "fid_images": self.judge.size, **result})
 
-
-def refine(name: str, plan: Plan, judge: Judge, start: Start) -> dict[str, Any]:
-    """DP-SGD from the start, and what comes of it."""
-    saved = plan
-    plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=judge.train.n))
-    folder = RunFolder.create(Path(mkdtemp()) / "run", plan)
-    shutil.copy(start.folder.embedding, folder.embedding)
-    generator = make_generator(plan, DEVICE)
-    assert isinstance(generator, RefinedGenerator)
-    critic = make_critic(plan, folder, judge.train, DEVICE)
-    critic.prepare(judge.train, resumed=True)
-    generator.load_state({key: value.cpu() if key == "label_set" else value for key, value in start.state.items()})
-    critic.load_state(start.critic)
-    averages, began, losses = Averages(generator), time.perf_counter(), {}
-    every = max(1, plan.privacy.releases // 4)  # type: ignore[union-attr]
-    paused = 0.0
-
-    def after(done: int) -> bool:
-        nonlocal paused
-        averages.update()
-        if (done - start.stop) % every == 0:
-            before = time.perf_counter()
-            losses[done - start.stop] = judge.loss(generator.denoised_average)
-            paused += time.perf_counter() - before
-        return False
-
-    train(plan, critic, generator, start=start.stop, after_step=after)
-    seconds = time.perf_counter() - began - paused
-    result: dict[str, Any] = {"name": name, "seconds": seconds, "losses": losses, **start.figures, **critic.metrics()}
-    network = generator.released_network()
-    assert isinstance(network, DenoisedSampler)
-    count, fids = judge.options.images, {}
-    images, labels = judge.images(network, plan, count)
-    fids["plan"] = judge.fid(images)
-    result["cnn_accuracy"] = judge.accuracy(images, labels) if judge.options.cnn else None
-    if judge.options.out is not None:
-        judge.options.out.mkdir(parents=True, exist_ok=True)
-        save_grid(images[np.argsort(labels[:120], kind="stable")], 12, judge.options.out / f"{name}.png", side=28)
-    for keep, values in averages.kept.items() if judge.options.averages else ():
+    def put(self, network: DenoisedSampler, values: list[Tensor]) -> None:
         with torch.no_grad():
-            for mine, other in zip(network.parameters(), values):
-                mine.copy_(other)
-        fids[f"average {keep}"] = judge.fid(judge.images(network, plan, count)[0])
-    for evaluations in judge.options.evaluations:
-        for mine, other in zip(network.parameters(), generator.denoised_average.parameters()):
-            mine.data.copy_(other)
-        network.evaluations = evaluations
-        fids[f"evaluations {evaluations}"] = judge.fid(judge.images(network, plan, count)[0])
-    result["fid"] = {key: value.result() for key, value in fids.items()}
-    result |= {"fid_images": count, "fid_tf32": True, "plan": saved.to_json()}
-    result["tested_on"] = "training images that were held out" if judge.options.first else "test set"
-    shown: Mapping[str, Any] = {key: value for key, value in result.items() if key != "plan"}
-    print(json.dumps(shown), flush=True)
-    return result
+            torch._foreach_copy_(list(network.parameters()), values)
+
+    def begin(self, name: str) -> None:
+        for network in (self.generator.denoised, self.generator.denoised_average):
+            self.put(network, self.kept[name])
+        self.generator.begin()
+
+    def pretrain(
+        self, name: str, *, on: str = "kernel", samples: int = 2**18, steps: int = 8000, batch: int = 512,
+        rate: float = 1e-3, average: float = 0.98, start: str = "blank", samplers: list[dict[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """`on` the kernel's samples, or (to see what the network can do) on real images."""
+        self.begin(start)
+        if on == "kernel":
+            images, labels = self.generator.samples(samples)
+        else:
+            images, labels = (self.images.float() / 255).half(), self.labels
+        gradients = Gradients(self.generator.denoised.denoiser, draws=1)
+
+        def work(some: Tensor, seed: Tensor, now: Tensor, keep: Tensor) -> None:
+            gradient = gradients.of_samples(images[some].float(), labels[some], seed)
+            self.generator.descend_denoiser(gradient, now, keep)
+
+        step_of, began = Captured(work), time.perf_counter()
+        for step in range(steps):
+            some = torch.randint(len(images), (batch,), device=DEVICE)
+            now = rate * min(1.0, (step + 1) / 100) * (1 - step / steps)
+            keep = min(average, step / (step + 10))
+            step_of(some, *(torch.tensor(value).to(DEVICE) for value in (step, now, keep)))
+        torch.cuda.synchronize() if DEVICE.type == "cuda" else None
+        seconds = time.perf_counter() - began
+        network = self.generator.denoised_average
+        self.kept[name] = [value.clone() for value in network.parameters()]
+        kept = {f"{number}": value.cpu() for number, value in enumerate(self.kept[name])}
+        save_file(kept, self.options.out / f"{name}-{self.plan.facts.data}.safetensors")
+        result = self.judge.all(network, samplers or [{}])
+        if self.judge.inception is not None:
+            result["fid_to_kernel"] = self.judge.distance(self.judge.draw(network, self.judge.size), self.kernel)
+        given = {"on": on, "samples": samples, "steps": steps, "batch": batch, "rate": rate, "average": average}
+        self.tell(name, {"seconds": seconds, **given, **result})
+
+    def restore(self, name: str, path: str) -> None:
+        """Weights that an earlier command left."""
+        found = load_file(path)
+        self.kept[name] = [found[str(number)].to(DEVICE) for number in range(len(found))]
+
+    def signal(self, name: str, *, start: str, ways: list[dict[str, Any]], records: int = 2048) -> None:
+        """|mean of normalised gradients|, from two halves of the records: what DP-SGD has to work with."""
+        self.begin(start)
+        found = {}
+        for way in ways:
+            gradients, scale, _ = self.gradients(way)
+            halves, chunk = [], min(128, records // 2)
+            for half in range(2):
+                total = torch.zeros(0, device=DEVICE)
+                for first in range(half * records // 2, (half + 1) * records // 2, chunk):
+                    some = torch.arange(first, first + chunk, device=DEVICE)
+                    rows = gradients.of_records(self.images[some], self.labels[some], some, torch.tensor(7).to(DEVICE))
+                    part_ = normalised(rows, scale)
+                    total = part_ if not len(total) else total + part_
+                halves.append(total / (records // 2))
+            found[json.dumps(way)] = round(float((halves[0] @ halves[1]).clamp_min(0).sqrt()), 4)
+        self.tell(name, {"signal": found})
+
+    def gradients(self, way: dict[str, Any]) -> tuple[Gradients, Tensor, int]:
+        """The gradients of records for a way of DP-SGD, what they are scaled by, and records in a chunk."""
+        draws, levels = way.get("draws", 8), way.get("levels", [LEVEL_MEAN, LEVEL_STD])
+        denoiser = self.generator.denoised.denoiser
+        gradients = Gradients(denoiser, draws=draws, level_mean=levels[0], level_std=levels[1])
+        width = sum(value.numel() for value in denoiser.parameters())
+        chunk = max(32, min(CHUNK[DEVICE.type] // width, 352 * 8 // draws) // 32 * 32)
+        return gradients, scales(gradients, *self.generator.samples(2**14), power=way.get("scaling", 0.0)), chunk
+
+    def refine(
+        self, name: str, *, start: str, noise: float, steps: int, batch: int, rate: float = 3e-4,
+        constant: float = 0.6, averaging: float = 3.0, way: dict[str, Any] | None = None,
+        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set."""
+        way = way or {}
+        self.begin(start)
+        gradients, scale, chunk = self.gradients(way)
+        q, began, losses = batch / (self.train.n * 6 / 5), time.perf_counter(), {}
+        torch.manual_seed(1)
+        self.generator.scales.copy_(scale)
+        self.generator.velocity.zero_()
+        self.generator.size.zero_()
+        averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
+        for step in range(steps):
+            members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
+            total = torch.zeros_like(scale)
+            for some in members.split(chunk):
+                filled = some.repeat(chunk // len(some) + 1)[:chunk]
+                seed = torch.tensor(step).to(DEVICE)
+                rows = gradients.of_records(self.images[filled], self.labels[filled], filled, seed)[: len(some)]
+                total += normalised(rows, scale)
+            gradient = (total + noise * torch.randn_like(total)) / (q * self.train.n)
+            now = torch.tensor(rate * min(1.0, (1 - step / steps) / (1 - constant))).to(DEVICE)
+            keep = torch.tensor(step / (step + averaging)).to(DEVICE)
+            self.generator.descend_scaled(gradient, now, keep, step=step)
+            for kept, values in averages.items():
+                with torch.no_grad():
+                    torch._foreach_lerp_(values, list(self.generator.denoised.parameters()), kept / (step + kept))
+            if step + 1 in (steps // 4, steps // 2, 3 * steps // 4):
+                losses[step + 1] = round(float(np.mean(self.judge.losses(self.generator.denoised_average)[1:9])), 5)
+        torch.cuda.synchronize() if DEVICE.type == "cuda" else None
+        seconds = time.perf_counter() - began
+        network = self.generator.denoised_average
+        self.kept[name] = [value.clone() for value in network.parameters()]
+        result = self.judge.all(network, samplers or [{}])
+        for kept, values in averages.items():
+            self.put(network, values)
+            result["fid"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
+        given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
+        given |= {"averaging": averaging, "way": way}
+        self.tell(name, {"seconds": seconds, **given, "losses_on_the_way": losses, **result})
+
+
+def normalised(rows: Tensor, scale: Tensor) -> Tensor:
+    """The sum of scaled rows, each divided by its length, which is what a small clip norm does."""
+    rows = rows * scale.to(rows.dtype)
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
+    return ((1 / norms).to(rows.dtype) @ rows).float()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True)
-    plans = verbs.add_parser("plans")
-    plans.set_defaults(work=make_plans)
-    plans.add_argument("--data", required=True)
-    plans.add_argument("--variants", default="usual", help="names of VARIANTS, several joined by +")
-    plans.add_argument("--changes", help="more changes for all, as JSON")
-    plans.add_argument("--epsilon", type=float, default=10.0)
-    plans.add_argument("--seed", type=int, default=0)
-    plans.add_argument("--tag", default="")
-    plans.add_argument("--out", type=Path, required=True)
-    runs = verbs.add_parser("run")
-    runs.set_defaults(work=run)
-    runs.add_argument("plans", type=Path, nargs="+")
-    runs.add_argument("--first", type=int, help="train on so many images and test on the rest")
-    runs.add_argument("--images", type=int, default=20_000)
-    runs.add_argument("--start-images", type=int, default=0, help="judge the start with so many")
-    runs.add_argument("--averages", action="store_true", help="judge other averages too")
-    runs.add_argument("--evaluations", type=int, nargs="*", default=[], help="judge with so many evaluations too")
-    runs.add_argument("--cnn", action="store_true")
-    runs.add_argument("--inception-weights", type=Path)
-    runs.add_argument("--tag", default="")
-    runs.add_argument("--out", type=Path)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("jobs", type=Path)
+    parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--inception-weights", type=Path)
+    parser.add_argument("--start", type=Path, help="the kernel stage of an earlier command")
+    parser.add_argument("--tag", default="")
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    options.work(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    search = Search(read_plan(options.plan), options)
+    for job in json.loads(options.jobs.read_text()):
+        getattr(search, job.pop("do"))(**job)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -32,19 +31,11 @@ def observe(method: str, preset: str, steps: int | None = None) -> list[Observed
     return (observe_ensemble if method == "gswgan" else observe_baseline)(plan, steps=steps or STEPS.get(method, 160))
 
 
-@functools.cache
-def real(method: str, preset: str) -> list[Observed]:
-    return observe(method, preset)
-
-
 @pytest.mark.parametrize(("method", "preset"), CASES)
-def test_real_runs_follow_the_law(method: str, preset: str) -> None:
-    assert tie_to_real_runs(real(method, preset)) > 1e-4
-
-
-@pytest.mark.parametrize(("method", "preset"), CASES)
-def test_the_tie_rejects_another_law(method: str, preset: str) -> None:
-    for kind in real(method, preset):
+def test_real_runs_follow_their_law_and_no_other(method: str, preset: str) -> None:
+    found = observe(method, preset)
+    assert tie_to_real_runs(found) > 1e-4
+    for kind in found:
         wrong = [dataclasses.replace(kind.law, size=kind.law.size + 2, out=kind.law.out and kind.law.out - 2)]
         if 0 < kind.law.rate < 0.5:
             wrong.append(dataclasses.replace(kind.law, rate=2 * kind.law.rate))

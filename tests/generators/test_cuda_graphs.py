@@ -44,6 +44,36 @@ def test_other_shapes_are_recorded_anew(device: str) -> None:
         assert found.tolist() == [call * (i + 1.0) for i in range(size)]
 
 
+@pytest.mark.gpu
+def test_an_old_graph_that_becomes_garbage_does_not_end_a_recording() -> None:
+    """The collector would free it at any allocation of a Python object, also in the middle of a recording."""
+    old = Captured(lambda values: values + 1)
+    for _ in range(EAGER + 2):
+        old(torch.ones(2, device="cuda"))
+    ring: list[object] = [old]
+    ring.append(ring)  # only the collector frees it
+    recordings = 0
+
+    def work(values: torch.Tensor) -> torch.Tensor:
+        nonlocal recordings
+        if torch.cuda.is_current_stream_capturing():
+            recordings += 1
+            several: list[list[object]] = []
+            for _ in range(2000):  # more than the collector's threshold
+                several.append([several])
+        return values + 1
+
+    run = Captured(work)
+    for _ in range(EAGER):
+        run(torch.ones(3, device="cuda"))
+    del ring, old
+    for _ in range(2):
+        found = run(torch.ones(3, device="cuda"))
+    assert recordings == 1
+    assert found is not None
+    assert found.tolist() == [2.0] * 3
+
+
 def test_on_the_cpu_the_function_is_simply_called() -> None:
     given = torch.ones(2)
     assert Captured(lambda values: values)(given) is given

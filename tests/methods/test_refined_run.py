@@ -60,7 +60,7 @@ def test_the_budget_is_divided_and_both_parts_are_paid() -> None:
             {"both": plan.total(), "kernel": first, "rest": privacy.total()}.items()}  # fmt: skip
     assert 9.99 < cost["both"] <= 10
     assert cost["both"] == pytest.approx(plan.guarantee.epsilon)
-    assert 5 < cost["kernel"] < 5.5
+    assert 4 < cost["kernel"] < 4.5
     assert cost["both"] > 1.1 * cost["rest"]  # forgetting the kernel's share would show
 
 
@@ -177,7 +177,7 @@ def test_the_denoiser_learns_from_the_records(tmp_path: Path) -> None:
         start=GeneratorSettings(architecture="mlp", width=16),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=42, batch_size=12)
-    optimizer = dataclasses.replace(plan.optimizer, learning_rate=3e-3)
+    optimizer = dataclasses.replace(plan.optimizer, learning_rate=1e-2)
     plan = dataclasses.replace(plan, critic=critic, training=training, optimizer=optimizer, curve=())
     folder = RunFolder.create(tmp_path / "run", plan)
     generator = loop.make_generator(plan, CPU)

@@ -39,6 +39,7 @@ from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
+from gswgan.methods.kernel import PlannedKernel
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy.participation import expected_participants
@@ -120,7 +121,7 @@ def kernel_scores(
 
 def kernel_release(plan: Plan, data: ImageData, *, seed: int, features: Any = None) -> Embedding:
     """The embedding that a run of the plan's privacy settings on this data leaves in its folder."""
-    run = restated(plan, seed=seed, facts=Facts.of(data), critic=FEATURES)
+    run = restated(plan, seed=seed, facts=Facts.of(data), critic=PlannedKernel(**vars(FEATURES)))
     with open_real_run(run, data) as real:
         if features is not None:
             real.critic.features = features

@@ -8,8 +8,11 @@ CPU the function is called.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,13 +52,27 @@ class Captured:
             return aside(lambda: self._function(*inputs))
         if recording.graph is None:
             recording.inputs, graph = tuple(value.clone() for value in inputs), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with recorded_into(graph):
                 recording.result = self._function(*recording.inputs)
             recording.graph = graph  # there is something to replay only if nothing went wrong
         for held, value in zip(recording.inputs, inputs):
             held.copy_(value)
         recording.graph.replay()
         return None if recording.result is None else recording.result.clone()
+
+
+@contextmanager
+def recorded_into(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Record what is done inside. Python frees no garbage meanwhile: freeing an old graph would end the recording."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def aside(work: Callable[[], Tensor | None]) -> Tensor | None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import torch
 from torch import Tensor, nn
 
 from gswgan.errors import PlanError
-from gswgan.generators.denoiser import DATA_STD, PLAIN, Denoiser, Operations, scales
+from gswgan.generators.denoiser import PLAIN, Denoiser, Operations, scales
 
-EVALUATIONS = 10
+EVALUATIONS = 15
 """Of the denoiser, for each image."""
 
 MAX_NOISE, MIN_NOISE, BEND = 20.0, 0.02, 7.0
 """Of the noise levels passed through (Karras et al. 2022, equation 5)."""
+
+
+def latent_size(pixels: int) -> int:
+    """Numbers in a code: the noise that the way begins with, and the fresh noise of each step but the last."""
+    return pixels * EVALUATIONS
 
 
 def noise_levels(evaluations: int) -> Tensor:
@@ -23,39 +31,38 @@ def noise_levels(evaluations: int) -> Tensor:
 
 
 class DenoisedSampler(nn.Module):
-    """G(z, y): z is the noise that the way begins with, one number for each of an image's."""
+    """G(z, y): z is the noise that the way begins with and all fresh noise on it."""
 
     def __init__(
         self, *, latent: int, classes: int, channels: int, image_size: int, width: int, spectral_norm: bool = False
     ) -> None:
         super().__init__()
-        if latent != channels * image_size**2:
-            raise PlanError("latent", latent, f"{channels * image_size**2}, as many numbers as an image has")
+        if latent != latent_size(channels * image_size**2):
+            raise PlanError("latent", latent, f"{latent_size(channels * image_size**2)}, the noise on the way")
         self.shape = (image_size, image_size, channels)
         self.denoiser = Denoiser(image_size=image_size, channels=channels, classes=classes, width=width)
         self.evaluations = EVALUATIONS
 
     def forward(self, latent: Tensor, labels: Tensor) -> Tensor:
-        """Images [n, channels, side, side] in [0, 1]: DPM-Solver++(2M), Lu et al. 2022, from noise to an image."""
+        """Images [n, channels, side, side] in [0, 1]: the stochastic DPM-Solver++(2M), Lu et al. 2022.
+
+        The way begins at the mean image that the denoiser expects behind pure noise. In each step a part of the noise
+        is replaced by fresh noise, which makes up for errors of the steps before.
+        """
         levels = noise_levels(self.evaluations).tolist()
-        images = latent.unflatten(1, self.shape) * (levels[0] ** 2 + DATA_STD**2) ** 0.5
-        before: Tensor | None = None
-        for index, level in enumerate(levels):
-            clean = denoise(self.denoiser, images, level, labels)
-            if index + 1 == len(levels):
-                return ((clean.permute(0, 3, 1, 2) + 1) / 2).clamp(0, 1)
-            following, target = levels[index + 1], clean
-            if before is not None:  # second order: as the answers change along ln(noise)
-                ratio = _apart(levels[index - 1], level) / _apart(level, following)
-                target = clean + (clean - before) / (2 * ratio)
-            images = (following / level) * images + (1 - following / level) * target
+        begin, *fresh = latent.unflatten(1, (-1, *self.shape)).unbind(1)
+        images = begin * levels[0]
+        images = images + denoise(self.denoiser, images, levels[0], labels)
+        target = before = denoise(self.denoiser, images, levels[0], labels)
+        for index, (level, following) in enumerate(itertools.pairwise(levels)):
+            kept = (following / level) ** 2
+            images = kept * images + (1 - kept) * target + following * math.sqrt(1 - kept) * fresh[index]
+            clean = denoise(self.denoiser, images, following, labels)
+            if index + 2 < len(levels):  # second order: as the answers change along ln(noise)
+                ahead = math.log(following / levels[index + 2]) / math.log(level / following)
+                target = clean + (clean - before) * (ahead / 2)
             before = clean
-        raise AssertionError("there is at least one level")
-
-
-def _apart(high: float, low: float) -> float:
-    """How far two noise levels are from each other, in ln(noise)."""
-    return float(torch.tensor(high / low, dtype=torch.float64).log())
+        return ((before.permute(0, 3, 1, 2) + 1) / 2).clamp(0, 1)
 
 
 def denoise(denoiser: Denoiser, images: Tensor, level: float, labels: Tensor, operations: Operations = PLAIN) -> Tensor:

@@ -19,6 +19,9 @@ from gswgan.generators.generator import Generator
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
 
+MOMENTUM, SIZE_KEPT = 0.9, 0.99
+"""What the mean gradient and its mean square keep of themselves in a step with noisy gradients."""
+
 SAMPLES_AT_ONCE = 1024
 
 
@@ -36,30 +39,49 @@ class RefinedGenerator(Generator):
         self.denoised = network.to(self.device)
         self.denoised_average = copy.deepcopy(self.denoised).requires_grad_(False)
         self._denoiser_rate = torch.zeros((), device=self.device)
-        self._denoiser_updates = torch.zeros((), device=self.device)
+        count = sum(value.numel() for value in self.denoised.parameters())
+        self.scales = torch.ones(count, device=self.device)  # of the gradients of records, see critics/refined
+        self.velocity, self.size = torch.zeros(count, device=self.device), torch.zeros((), device=self.device)
         self.begin()
 
     def begin(self) -> None:
-        """A stage of the denoiser's training: a new optimizer, and an average that starts anew."""
-        self._denoiser_updates.zero_()
+        """A stage of the denoiser's training: a new optimizer."""
         self.denoiser_adam = torch.optim.Adam(
             self.denoised.parameters(), lr=self._denoiser_rate, fused=True, capturable=self.device.type == "cuda"
         )
 
-    def descend_denoiser(self, gradient: Tensor, rate: Tensor, average: float) -> None:
-        """One step of Adam with the gradient of all weights, [P]; the average keeps at most `average` of itself."""
+    def descend_denoiser(self, gradient: Tensor, rate: Tensor, keep: Tensor) -> None:
+        """One step of Adam with the gradient of all weights, [P]; the averaged weights keep so much of themselves."""
         parameters: list[Tensor] = list(self.denoised.parameters())
         for parameter, part in zip(parameters, gradient.split([value.numel() for value in parameters])):
             parameter.grad = part.view_as(parameter)
         self._denoiser_rate.copy_(rate)
         self.denoiser_adam.step()
-        with torch.no_grad():
-            keep = (self._denoiser_updates / (self._denoiser_updates + 10)).clamp(max=average)
-            self._denoiser_updates += 1
-            ours: list[Tensor] = list(self.denoised_average.parameters())
-            apart = torch._foreach_sub(parameters, ours)
-            torch._foreach_mul_(apart, 1 - keep)
-            torch._foreach_add_(ours, apart)
+        self._average_denoiser(keep)
+
+    @torch.no_grad()
+    def descend_scaled(self, gradient: Tensor, rate: Tensor, keep: Tensor, *, step: int) -> None:
+        """Step number `step` with a noisy gradient of weights / scales, [P]: momentum, over the size of the gradients.
+
+        Noise has one size in all directions, so dividing by the size in each of them (as Adam does) would only take the
+        large parts of the signal away.
+        """
+        gradient = gradient * self.scales
+        self.velocity.mul_(MOMENTUM).add_(gradient, alpha=1 - MOMENTUM)
+        self.size.mul_(SIZE_KEPT).add_(gradient.square().mean(), alpha=1 - SIZE_KEPT)
+        size = (self.size / (1 - SIZE_KEPT ** (step + 1))).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+        update = self.velocity * (rate / (size * (1 - MOMENTUM ** (step + 1))))
+        parameters: list[Tensor] = list(self.denoised.parameters())
+        for parameter, part in zip(parameters, update.split([value.numel() for value in parameters])):
+            parameter.sub_(part.view_as(parameter))
+        self._average_denoiser(keep)
+
+    @torch.no_grad()
+    def _average_denoiser(self, keep: Tensor) -> None:
+        ours: list[Tensor] = list(self.denoised_average.parameters())
+        apart = torch._foreach_sub(list(self.denoised.parameters()), ours)
+        torch._foreach_mul_(apart, 1 - keep)
+        torch._foreach_add_(ours, apart)
 
     @torch.no_grad()
     def samples(self, count: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +108,7 @@ class RefinedGenerator(Generator):
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
-        mine = {"updates": self._denoiser_updates}
+        mine = {"scales": self.scales, "velocity": self.velocity, "size": self.size}
         for name, module in (("network", self.denoised), ("averaged", self.denoised_average)):
             mine |= {f"{name}|{key}": value for key, value in module.state_dict().items()}
         for index, slots in self.denoiser_adam.state_dict()["state"].items():
@@ -97,7 +119,8 @@ class RefinedGenerator(Generator):
         """The inverse of `state`."""
         super().load_state({name: value for name, value in tensors.items() if not name.startswith(_MINE)})
         mine = {name[len(_MINE) :]: value for name, value in tensors.items() if name.startswith(_MINE)}
-        self._denoiser_updates.copy_(mine["updates"])
+        for name in ("scales", "velocity", "size"):
+            getattr(self, name).copy_(mine[name])
         for name, module in (("network|", self.denoised), ("averaged|", self.denoised_average)):
             module.load_state_dict({key[len(name) :]: value for key, value in mine.items() if key.startswith(name)})
         state: dict[int, dict[str, Tensor]] = {}

@@ -11,6 +11,7 @@ from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import Refined, RefinedSettings
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
+from gswgan.generators.denoised import latent_size
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
@@ -22,13 +23,20 @@ from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
 from gswgan.privacy import Contribution, Event, Gaussian
 
-SHARE = 0.35
+SHARE = 0.27
 """Of the budget that the kernel's release has, about, counted in mu^2 (see kernel_then_ensemble.py). At epsilon 10 and
-60,000 records its release alone is at epsilon 5.2, and costs DP-SGD a tenth more noise than one at 3 would."""
+60,000 records its release alone is at epsilon 4.2, and costs DP-SGD 5 % more noise than one at 3 would."""
 
 CLIP = 0.003
 """Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. Adam
 does not mind the scale."""
+
+
+LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
+"""Of ln(noise level) in DP-SGD: mostly the middle levels, since samples of the kernel's generator teach the others."""
+
+SCALING = 0.5
+"""The power of the second moments of public gradients that those of records are scaled by."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +105,7 @@ class Sizes:
     pretraining: int
     pretraining_batch: int
     learning_rate: float
-    average: float
+    averaging: float
 
 
 def sizes(facts: Facts, device: str) -> Sizes:
@@ -105,17 +113,17 @@ def sizes(facts: Facts, device: str) -> Sizes:
     if facts.image_size <= TINY:
         return Sizes(
             batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14, pretraining=600,
-            pretraining_batch=128, learning_rate=2e-3, average=0.95,
+            pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
         )  # fmt: skip
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
         return Sizes(
-            batch=batch, releases=700, draws=8, width=32, samples=2**17, pretraining=8000, pretraining_batch=512,
-            learning_rate=3e-4, average=0.98,
+            batch=batch, releases=450, draws=8, width=32, samples=2**18, pretraining=6000, pretraining_batch=512,
+            learning_rate=4e-4, averaging=10.0,
         )  # fmt: skip
     return Sizes(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
-        learning_rate=5e-4, average=0.98,
+        learning_rate=5e-4, averaging=10.0,
     )  # fmt: skip
 
 
@@ -154,6 +162,10 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         pretraining_batch=chosen.pretraining_batch,
         pretraining_rate=1e-3,
         draws=chosen.draws,
+        level_mean=LEVEL_MEAN,
+        level_std=LEVEL_STD,
+        scaling=SCALING,
+        averaging=chosen.averaging,
     )
     steps = kernel.training.steps + chosen.pretraining + privacy.releases
     return Draft(
@@ -162,10 +174,8 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         facts=facts,
         privacy=privacy,
         critic=critic,
-        generator=GeneratorSettings(architecture="denoiser", width=chosen.width, latent=facts.pixels),
-        optimizer=OptimizerSettings(
-            learning_rate=chosen.learning_rate, betas=(0.9, 0.999), decay=True, average=chosen.average
-        ),
+        generator=GeneratorSettings(architecture="denoiser", width=chosen.width, latent=latent_size(facts.pixels)),
+        optimizer=OptimizerSettings(learning_rate=chosen.learning_rate, betas=(0.9, 0.999), decay=True, average=0.98),
         training=dataclasses.replace(kernel.training, steps=steps),
     )
 

@@ -2,7 +2,7 @@
 
 A method is one file with a class for its critic's settings (`CriticSettings`, which say what is released and make the
 critic) and a subclass of `Method`, and one line in `METHODS` (gswgan/methods/__init__.py). Everything else
-(calibration, plan, resume, guarantee, card, report) follows. docs/baselines.md has an example that runs.
+(calibration, plan, resume, guarantee, card, report) follows. docs/methods.md has an example that runs.
 """
 
 from __future__ import annotations

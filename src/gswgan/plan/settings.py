@@ -30,7 +30,7 @@ _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by 
 _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, MAX_STEPS), "releases": (1, MAX_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
     "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
-    "latent": (1, 3 * 64**2),
+    "latent": (1, 2**18),
     "updates": (1, 10_000), "learning_batch": (1, 2**20), "warm_start": (0, MAX_STEPS), "warm_up": (0, MAX_STEPS),
     "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
     "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),

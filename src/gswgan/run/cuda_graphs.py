@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
-from gswgan.generators.cuda_graphs import EAGER, Captured, aside
+from gswgan.generators.cuda_graphs import EAGER, Captured, aside, recorded_into
 from gswgan.generators.generator import Generator
 
 __all__ = ["EAGER", "Captured", "CapturedAround"]
@@ -46,9 +46,9 @@ class CapturedAround:
     def _record(self, codes: Tensor, labels: Tensor) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
         self._codes, self._labels = codes.clone(), labels.clone()
         forward, descent = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(forward):
+        with recorded_into(forward):
             self._fake = self._generator(self._codes, self._labels)
         self._upstream = torch.zeros_like(self._fake)
-        with torch.cuda.graph(descent, pool=forward.pool()):
+        with recorded_into(descent, pool=forward.pool()):
             self._generator.descend(self._fake, self._upstream)
         return forward, descent

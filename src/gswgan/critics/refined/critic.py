@@ -39,6 +39,9 @@ CONSTANT = 0.6
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
+SAMPLES, SAMPLES_PER_GRADIENT, FLOOR = 2**14, 256, 0.1
+"""Samples for the scales at the most, in batches; the part of a matrix's mean that is added to each second moment."""
+
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms."""
 
@@ -54,6 +57,10 @@ class RefinedSettings(KernelStart):
     pretraining_batch: int  # samples in each of them
     pretraining_rate: float
     draws: int  # of noise for each record, averaged before the clip
+    level_mean: float  # of ln(noise level) for records; samples have the levels of `draws.py`
+    level_std: float
+    scaling: float  # of gradients, by their second moments on samples: see `scales`
+    averaging: float  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
 
 
 class Refined(Critic):
@@ -110,7 +117,12 @@ class Refined(Critic):
             return
         assert isinstance(generator, RefinedGenerator)
         if self._gradients is None:
-            self._gradients = Gradients(generator.denoised.denoiser, draws=self.settings.draws)
+            self._gradients = Gradients(
+                generator.denoised.denoiser,
+                draws=self.settings.draws,
+                level_mean=self.settings.level_mean,
+                level_std=self.settings.level_std,
+            )
         step -= self.settings.steps
         if step < self.settings.pretraining:
             self._pretraining_step(step, generator, self._gradients)
@@ -124,9 +136,9 @@ class Refined(Critic):
         if self._pretrain is None:
             images, labels = generator.samples(self.settings.samples)
 
-            def work(some: Tensor, seed: Tensor, rate: Tensor) -> None:
+            def work(some: Tensor, seed: Tensor, rate: Tensor, keep: Tensor) -> None:
                 gradient = gradients.of_samples(images[some].float(), labels[some], seed)
-                generator.descend_denoiser(gradient, rate, self.optimizer.average)
+                generator.descend_denoiser(gradient, rate, keep)
 
             self._pretrain = Captured(work)
         batch = self._public.generator("pretraining batch", step).integers(
@@ -135,11 +147,13 @@ class Refined(Critic):
         warm, left = min(1.0, (step + 1) / WARM_UP), 1 - step / self.settings.pretraining
         rate = self.settings.pretraining_rate * warm * left
         seed = self._public.integer("pretraining", step)
-        self._pretrain(torch.from_numpy(batch).to(self.device), self._tensor(seed), self._tensor(rate))
+        keep = min(self.optimizer.average, step / (step + 10))
+        self._pretrain(torch.from_numpy(batch).to(self.device), *map(self._tensor, (seed, rate, keep)))
 
     def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:
-            generator.begin()
+            samples = generator.samples(min(SAMPLES, self.settings.samples))
+            generator.scales.copy_(scales(gradients, *samples, power=self.settings.scaling))
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
             self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
@@ -147,12 +161,14 @@ class Refined(Critic):
 
         def rows(members: np.ndarray) -> Tensor:
             some = torch.from_numpy(members).to(self.device)
-            return gradients.of_records(self._images[some], self._labels[some], some, seed)
+            found = gradients.of_records(self._images[some], self._labels[some], some, seed)
+            return found * generator.scales.to(found.dtype)
 
         gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
-        generator.descend_denoiser(gradient, rate, self.optimizer.average)
+        keep = self._tensor(step / (step + self.settings.averaging))
+        generator.descend_scaled(gradient, rate, keep, step=step)
 
     def _tensor(self, value: float) -> Tensor:
         kind = torch.int64 if isinstance(value, int) else torch.float32
@@ -179,3 +195,19 @@ class Refined(Critic):
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`."""
         self.kernel.load_state(tensors)
+
+
+def scales(gradients: Gradients, images: Tensor, labels: Tensor, *, power: float) -> Tensor:
+    """[P]: what each weight's gradient is multiplied by before the clip, and its update once more.
+
+    (second moment of the gradient of a batch of samples)^(-power / 2), from samples alone: post-processing, free. With
+    power 0 all are 1. Weights whose gradients are small have a smaller part of the noise then, in loss.
+    """
+    total = torch.zeros(0)
+    for number, some in enumerate(torch.arange(len(images), device=images.device).split(SAMPLES_PER_GRADIENT)):
+        seed = torch.tensor(number).to(images.device)
+        square = gradients.of_samples(images[some].float(), labels[some], seed).square()
+        total = square if number == 0 else total + square
+    sizes = [value.numel() for value in gradients.denoiser.parameters()]
+    found = torch.cat([(own + FLOOR * own.mean()) ** (-power / 2) for own in total.split(sizes)])
+    return found / found.square().mean().sqrt()

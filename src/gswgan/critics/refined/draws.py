@@ -44,9 +44,14 @@ def normal_noise(seed: Tensor, records: Tensor, count: int) -> Tensor:
     return (-2 * size.log()).sqrt() * (2 * math.pi * turn).cos()
 
 
-def noise_levels(seed: Tensor, records: Tensor, draws: int) -> Tensor:
-    """[n, draws] noise levels, one in each of `draws` equally likely intervals: as even a mixture as can be."""
+def noise_levels(
+    seed: Tensor, records: Tensor, draws: int, *, mean: float = LEVEL_MEAN, std: float = LEVEL_STD
+) -> Tensor:
+    """[n, draws] noise levels, one in each of `draws` equally likely intervals: as even a mixture as can be.
+
+    ln(noise level) is normal with this mean and standard deviation.
+    """
     shift, _ = _halves(_bits(seed ^ 0x5DEECE66D, records, draws))
     place = (torch.arange(draws, device=records.device) + shift) / draws
     quantile = math.sqrt(2) * torch.erfinv((2 * place - 1).clamp(-1 + 1e-6, 1 - 1e-6))
-    return (LEVEL_MEAN + LEVEL_STD * quantile).exp()
+    return (mean + std * quantile).exp()

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gswgan.critics.refined.draws import noise_levels, normal_noise
-from gswgan.critics.refined.operations import ByRecord
+from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise
+from gswgan.critics.refined.operations import TOGETHER, ByRecord
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
-
-GROUP = 16
-"""Samples of a batch whose gradients are summed by one program on a GPU."""
 
 
 class Gradients:
@@ -21,9 +18,12 @@ class Gradients:
     read where they are.
     """
 
-    def __init__(self, denoiser: Denoiser, *, draws: int) -> None:
-        """`draws`: noise draws for each record."""
+    def __init__(
+        self, denoiser: Denoiser, *, draws: int, level_mean: float = LEVEL_MEAN, level_std: float = LEVEL_STD
+    ) -> None:
+        """`draws`: noise draws for each record; the rest is the law of ln(noise level) for records."""
         self.denoiser, self.draws, self._operations = denoiser, draws, ByRecord()
+        self.level_mean, self.level_std = level_mean, level_std
         self._of_records = Captured(self._record_rows)
 
     def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
@@ -41,13 +41,17 @@ class Gradients:
         number = torch.arange(len(images), device=images.device)
         noise, many = normal_noise(seed, number, images[0].numel()), centred(images)
         levels = noise_levels(seed, number[:1], len(images))[0]
-        groups = max(1, len(images) // GROUP)
-        return self._rows(many, noise.view(many.shape), levels, labels, groups).float().mean(dim=0)
+        kind = torch.bfloat16 if images.is_cuda else torch.float32
+        weights = {name: value.detach().to(kind).requires_grad_() for name, value in self.denoiser.weights.items()}
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=True, deterministic=True):
+            losses = loss_of_draws(self.denoiser, many, noise.view(many.shape), levels, labels, weights, TOGETHER)
+            found = torch.autograd.grad(losses.mean(), list(weights.values()))
+        return torch.cat([part.flatten().float() for part in found])
 
     def _record_rows(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
         pixels = images[0].numel()
         noise = normal_noise(seed, records, self.draws * pixels)
-        levels = noise_levels(seed, records, self.draws)
+        levels = noise_levels(seed, records, self.draws, mean=self.level_mean, std=self.level_std)
         many = centred(images.float() / 255).repeat_interleave(self.draws, dim=0)
         return self._rows(
             many, noise.view(many.shape), levels.flatten(), labels.repeat_interleave(self.draws), len(images)
