@@ -44,7 +44,7 @@ from gswgan.evaluation.inception import Inception, image_moments, load_inception
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
 from gswgan.evaluation.references import cache_folder, data_checksum
-from gswgan.federated.trust import observers
+from gswgan.federated.statement import observers
 from gswgan.generators.sampling import grid_png
 from gswgan.methods import read_plan
 from gswgan.plan.context import RunContext

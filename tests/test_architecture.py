@@ -87,7 +87,6 @@ def test_the_privacy_core_imports_nothing_else_of_ours() -> None:
     assert [str(one) for one in outside if not one.target.startswith("gswgan.privacy")] == []
 
 
-@NOT_YET
 def test_imports_inside_functions_are_listed_with_a_reason() -> None:
     inside = [one for one in IMPORTS if one.function is not None]
     assert_none([str(one) for one in inside if not is_listed(one)])

@@ -26,9 +26,9 @@ from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.data import ImageData, load_data
-from gswgan.federated import critic_plan
 from gswgan.federated.remote_critics import RemoteCritics
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
+from gswgan.federated.trust import make_federated_plan
 from gswgan.methods import kernel_then_ensemble, make_plan
 from gswgan.methods.dp_merf_minibatch import MinibatchCritic
 from gswgan.methods.fed_avg_gan import FedAvgGAN
@@ -155,8 +155,8 @@ CASES = {
         options={"method": "fed-avg-gan", "preset": "noise-0.5", "delta": 1e-3, "steps": 16 * 6},
     ),
     "federated": Case(
-        data=by_person, small=_small(**CRITICS), options={"rate": 0.2, "epsilon": 10, "rounds": 16}, releases=16,
-        federated=True,
+        data=by_person, small=_small(**CRITICS), releases=16, federated=True,
+        options={"preset": "ensemble", "rate": 0.2, "epsilon": 10, "rounds": 16},
     ),
 }  # fmt: skip
 
@@ -166,11 +166,12 @@ def planned(case: Case) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(make, "calibrate", lambda *arguments, **options: case.noise)
         patch.setattr(make, "epsilon_curve", lambda draft, delta: ())
-        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: case.options.get("preset") == "ensemble")
+        started = case.options.get("preset") == "ensemble" and not case.federated
+        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: started)
         patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
         patch.setattr("gswgan.methods.dp_merf_ae.TINY_UPDATES", 6)
         patch.setattr("gswgan.methods.dp_merf_ae.UPDATES", 6)
-        planner = critic_plan.make_critic_plan if case.federated else make_plan
+        planner = make_federated_plan if case.federated else make_plan
         return case.small(planner(Facts.of(case.data()), **case.options))
 
 

@@ -23,7 +23,7 @@ from gswgan.errors import FederationError, GswganError, PlanError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, home_of
 from gswgan.federated.messages import question
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan

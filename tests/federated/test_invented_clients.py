@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.errors import PlanError
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import for_invented_clients, trust_of
 from gswgan.methods import read_plan
 from gswgan.plan.plan import INVENTED

@@ -15,7 +15,7 @@ import torch
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
 from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS
 from gswgan.errors import FederationError
-from gswgan.federated.critic_messages import pool_size
+from gswgan.federated.messages import pool_size
 from gswgan.generators import build_network
 from gswgan.plan.plan import Plan
 
