@@ -25,8 +25,9 @@ import torch
 from canary_audit import Canaries, Tamper, View, audit_training, make_canaries
 from gswgan import load_data
 from gswgan.data import ImageData
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from leaks import (
     WorstCaseCritics,
     by_feedback,
@@ -165,7 +166,7 @@ def main() -> None:
             case.plan(facts, device=options.device).save(options.save_plans / f"{name}.json")  # type: ignore[call-arg]
         return
     if options.plans is not None:
-        chosen = [(case, Plan.load(options.plans / f"{name}.json")) for name, case in PRESETS.items()]
+        chosen = [(case, read_plan(options.plans / f"{name}.json")) for name, case in PRESETS.items()]
     else:
         chosen = [(case, case.plan(facts)) for case in (*PRESETS.values(), *leaks())]
     for case, plan in chosen:

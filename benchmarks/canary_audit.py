@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -138,7 +138,7 @@ def train_with(plan: Plan, data: ImageData, *, device: torch.device, tamper: Tam
         critic.prepare(data)
         watched = Watched(critic, plan.facts.classes, plan.facts.pixels)
         is_kernel = isinstance(plan.critic, KernelSettings)  # its gradients tell nothing that its release does not
-        train(plan, critic if is_kernel else watched, generator)
+        train(plan, critic if is_kernel else cast(Critic, watched), generator)
         embedding = Embedding.load(folder.embedding) if folder.embedding.exists() else None
     labels = np.resize(generator.label_set, SAMPLES)
     images = draw_images(generator.released_network(), generator.settings, labels, np.random.default_rng(0))

@@ -28,8 +28,9 @@ from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import image_moments
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.generators.generator import Generator
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
 from gswgan.run.released import pick_device
@@ -98,7 +99,7 @@ def plan_of(path: Path, name: str, request: dict[str, Any]) -> Plan:
     if not path.exists():
         facts = Facts.of(load_data(name))
         make_plan(facts, **{"preset": "ensemble-alone", "device": "cuda", **request}).save(path)
-    return Plan.load(path)
+    return read_plan(path)
 
 
 def trained(plan: Plan, cell: str, scorer: Scorer, device: torch.device) -> dict[str, Any]:

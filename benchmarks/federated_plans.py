@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.data import load_data
-from gswgan.federated.critic_plan import make_critic_plan, statement
-from gswgan.federated.trust import in_relation
-from gswgan.methods import find_method
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.statement import observers
+from gswgan.federated.trust import in_relation, make_federated_plan
+from gswgan.methods import find_method, make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Repeated, Sampled
 
 DELTA, PAPER_DELTA = 1e-4, 1.15e-3
@@ -47,12 +47,13 @@ def main() -> None:
     facts = Facts.of(load_data(options.data))
     for name, request in CANDIDATES.items():
         rounds = max(1, round(options.scale * request["rounds"]))
-        plan = make_critic_plan(
-            facts, epsilon=10, delta=DELTA, rate=request["rate"], rounds=rounds, device=options.device
+        plan = make_federated_plan(
+            facts, preset="ensemble", epsilon=10, delta=DELTA, rate=request["rate"], rounds=rounds,
+            device=options.device,
         )  # fmt: skip
         save(options.out / f"{name}.json", plan)
     rounds = max(1, round(options.scale * options.rounds))
-    published = make_critic_plan(
+    published = make_federated_plan(
         facts, preset="paper-federated", trust="untrusted-server", rounds=rounds, device=options.device
     )  # fmt: skip
     critic = dataclasses.replace(published.critic, warm_start=round(options.scale * options.warm_start))
@@ -72,7 +73,7 @@ def save(path: Path, plan: Plan) -> None:
     assert cost is not None
     plan.save(path)
     releases = sum(plan.releases().values())
-    told = fed_avg(plan) if privacy is None else statement(plan, [privacy.event] * releases)
+    told = fed_avg(plan) if privacy is None else observers(plan, [privacy.event] * releases)
     if privacy is not None and privacy.sampling == "one":
         told["as_printed"] = {
             "epsilon": as_printed(plan), "delta": cost.delta, "neighbours": cost.neighbours, "observer": "server",

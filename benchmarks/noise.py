@@ -22,8 +22,9 @@ import torch
 
 from gswgan import load_data
 from gswgan.data import ImageData
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     options = parser.parse_args()
     data, rows = load_data(options.data), []
-    plans = [Plan.load(path) for path in options.plan or []] or [
+    plans = [read_plan(path) for path in options.plan or []] or [
         make_plan(Facts.of(data), preset=preset, steps=steps, device=options.device)
         for preset, steps in (("kernel", None), ("ensemble", options.ensemble_steps))
     ]

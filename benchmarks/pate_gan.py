@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gswgan.data import ImageData, load_data
+from gswgan.methods import make_plan
 from gswgan.methods.pate_gan import PateGanSettings
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from gswgan.run.released import pick_device

@@ -37,6 +37,7 @@ from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
 from gswgan.generators.refined import RefinedGenerator
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
@@ -292,7 +293,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    search = Search(Plan.load(options.plan), options)
+    search = Search(read_plan(options.plan), options)
     for job in json.loads(options.jobs.read_text()):
         getattr(search, job.pop("do"))(**job)
 

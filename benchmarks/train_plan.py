@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import time
@@ -43,9 +44,10 @@ from gswgan.evaluation.inception import Inception, image_moments, load_inception
 from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
 from gswgan.evaluation.references import cache_folder, data_checksum
-from gswgan.federated.trust import observers
+from gswgan.federated.statement import observers
 from gswgan.generators.sampling import grid_png
-from gswgan.methods.method import RunContext
+from gswgan.methods import read_plan
+from gswgan.plan.context import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
@@ -79,7 +81,7 @@ def main() -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]] = []
         for path in options.plans:
-            plan = Plan.load(path)
+            plan = read_plan(path)
             name, classes = plan.facts.data, plan.facts.classes
             if name not in scorers:
                 scorers[name] = Scorer(name, classes, device, options)
@@ -158,7 +160,7 @@ class Scorer:
                 raise SystemExit(f"{folder.root} is of another plan: remove it")
             if not folder.is_finished and not run(
                 folder, self.train, device=self.device, progress=progress, note=lambda text: print(text, flush=True),
-                answerer=here if plan.privacy is not None and plan.privacy.observer == "server" else None,
+                answerer=functools.partial(here, plan) if plan.privacy and plan.privacy.observer == "server" else None,
             ):  # fmt: skip
                 raise SystemExit(f"{name}: stopped; give the command again")
             seconds = time.perf_counter() - times[0]
@@ -203,11 +205,10 @@ class Scorer:
         return result, pool.submit(frechet_distance, self.real, made)
 
 
-def here(context: RunContext) -> Critic:
+def here(plan: Plan, context: RunContext) -> Critic:
     """The clients' critics, where the plan has each answer for itself: one is drawn and adds its own noise."""
-    assert context.plan.privacy is not None
-    assert context.plan.privacy.sampling == "one", "with noise of everybody's own this would be another run"
-    return context.plan.recipe.critic(context.plan, context)
+    assert plan.sums.sampling == "one", "with noise of everybody's own this would be another run"
+    return plan.critic.make(plan, context)
 
 
 def promised(plan: Plan, path: Path) -> dict[str, Any]:

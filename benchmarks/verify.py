@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from gswgan import load_data
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
 from gswgan.privacy import Ledger
 from gswgan.release.pack import pack
 from gswgan.run.folder import RunFolder

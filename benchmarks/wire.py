@@ -27,11 +27,11 @@ import numpy as np
 
 import gswgan.federated
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.federated.critic_plan import make_critic_plan
-from gswgan.federated.round import create_run
-from gswgan.federated.server_app import PATIENCE
+from gswgan.federated.flower import PATIENCE_SECONDS
+from gswgan.federated.server import create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.run.folder import RunFolder
 from loopback import Federation, rows_of, wait
 from record import record
@@ -62,7 +62,7 @@ def plan_of(case: str, persons: int, rounds: int) -> Plan:
     if preset == "kernel":
         return make_federated_plan(public, epsilon=1000, steps=1)  # few clients: enough to be told from the noise
     trust = "untrusted-server" if preset == "paper-federated" else "trusted-aggregator"
-    plan = make_critic_plan(public, preset=preset, trust=trust, rounds=rounds)
+    plan = make_federated_plan(public, preset=preset, trust=trust, rounds=rounds)
     return dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, warm_start=0, updates=1))
 
 
@@ -92,7 +92,7 @@ def measure(case: str, persons: int, rounds: int, idle: float) -> dict[str, Any]
             rows = [row for row in rows_of(folder) if "digest" in row]
         finally:
             federation.stop()
-    slow = {number for number in range(1, len(marks) - 1) if times[number + 1] - times[number] > PATIENCE}
+    slow = {number for number in range(1, len(marks) - 1) if times[number + 1] - times[number] > PATIENCE_SECONDS}
     result = _summary(rows, joined, marks, idle, slow)
     if "round" in result and (whole := WHOLE.get(plan.preset)) is not None:
         share = persons if plan.privacy is not None and plan.privacy.sampling == "one" else 1

@@ -24,9 +24,9 @@ from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData, make_image_data
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.methods import dp_merf_ae
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import dp_merf_ae, make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
 from gswgan.run import checkpoint

@@ -20,9 +20,9 @@ import result_runs
 import result_tables
 import results_page
 from gswgan.cli.main import app
-from gswgan.plan.advice import BEARABLE
+from gswgan.methods.advice import BEARABLE
 from gswgan.plan.defaults import gradient_noise
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike
 
 from gswgan.data import make_image_data
 from gswgan.errors import GswganWarning, PrivacyError, RunError
-from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import check_large_delta, plan_warnings
+from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import make_folder, read_file, write_durably
 from gswgan.run.folder import RunFolder, find_release, read_json

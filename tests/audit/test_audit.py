@@ -22,7 +22,7 @@ def _fewer_real_steps(monkeypatch) -> None:
 @functools.cache
 def small_audit(preset: str, records: int = 60_000, claim: float | None = None) -> Audit:
     """Fewer trials than the command makes: the trade-off form needs few."""
-    return audit_method("gswgan", preset, records=records, claim=claim, trials=3000 if preset == "paper" else 12_000)
+    return audit_method("gswgan", preset, records=records, claim=claim, trials=1500 if preset == "paper" else 12_000)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,11 @@ from gswgan.audit.worst_case import (
 )
 from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
-from gswgan.methods import method as wiring
-from gswgan.plan.make import guarantee, make_draft, make_plan
-from gswgan.plan.plan import Facts, Plan, PrivacySettings
+from gswgan.methods import make_draft, make_plan
+from gswgan.plan import context as wiring
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import guarantee
+from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.privacy import Accountant, GaussianMechanism, Ledger, Repeated, Sampled, Streams
 from gswgan.privacy.events import Composed, Gaussian
 from gswgan.privacy.mechanism import GRID_BITS, Answer, Block

@@ -14,7 +14,7 @@ from canary_audit import audit_training, by_embedding, make_canaries, train_with
 from conftest import tiny_images, tiny_plan
 from gswgan import load_data
 from gswgan.errors import AuditError
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 CPU = torch.device("cpu")
 CASES = benchmark.leaks(insecure_reproducible=True)  # so that a test does not fail once in a while

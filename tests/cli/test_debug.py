@@ -16,7 +16,7 @@ from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.evaluation import debugging
 from gswgan.evaluation.reference_classifier import train_reference_classifier
-from gswgan.plan.plan import Plan
+from gswgan.methods import read_plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder, write_json
 
@@ -82,7 +82,7 @@ def test_it_runs_with_critics_at_clients_that_may_have_no_part_in_a_group(
     saved = tmp_path / "plan.json"
     run("--save-plan", saved, "--steps", 6, *options)
     run("--out", trained, "--plan", saved)
-    plan = Plan.load(saved)
+    plan = read_plan(saved)
     for group in ("suspected", "unsuspected"):
         _, entries, _ = read_ledger(RunFolder(tmp_path / "d" / group).ledger)
         assert len(entries) == sum(plan.releases().values())

@@ -17,8 +17,8 @@ from gswgan.data import load_data
 from gswgan.data.femnist import Writers
 from gswgan.errors import DataError, PlanError
 from gswgan.evaluation.inputs import EvaluationInputs
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
 from gswgan.run.folder import RunFolder
 
 app = typer.Typer()

@@ -21,7 +21,7 @@ from conftest import tiny_images
 from gswgan import generators
 from gswgan.errors import RunError
 from gswgan.generators import GeneratorSettings, build_network, network_shapes
-from gswgan.plan.plan import Plan
+from gswgan.methods import plan_from_table
 from gswgan.run.folder import write_json
 from gswgan.run.released import load
 
@@ -34,7 +34,7 @@ def widened(folder: Path, **changes: Any) -> Path:
     content = json.loads((folder / "model.json").read_text())
     table = {key: value for key, value in content["plan"].items() if key not in ("format_version", "digest")}
     table["generator"] |= changes
-    write_json(folder / "model.json", {**content, "plan": Plan.from_table(table).to_json()})
+    write_json(folder / "model.json", {**content, "plan": plan_from_table(table).to_json()})
     return folder
 
 

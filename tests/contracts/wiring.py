@@ -26,14 +26,15 @@ from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.data import ImageData, load_data
-from gswgan.federated import critic_plan
 from gswgan.federated.remote_critics import RemoteCritics
-from gswgan.federated.round import create_run
-from gswgan.methods import kernel_then_ensemble
+from gswgan.federated.server import create_run
+from gswgan.federated.trust import make_federated_plan
+from gswgan.methods import kernel_then_ensemble, make_plan
 from gswgan.methods.dp_merf_minibatch import MinibatchCritic
 from gswgan.methods.fed_avg_gan import FedAvgGAN
 from gswgan.plan import make
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import DrawnOne, Gaussian, GaussianMechanism, Sampled, Streams, VoteMechanism
 from gswgan.privacy.events import BaseEvent, unsampled
 from gswgan.privacy.mechanism import Answer
@@ -154,8 +155,8 @@ CASES = {
         options={"method": "fed-avg-gan", "preset": "noise-0.5", "delta": 1e-3, "steps": 16 * 6},
     ),
     "federated": Case(
-        data=by_person, small=_small(**CRITICS), options={"rate": 0.2, "epsilon": 10, "rounds": 16}, releases=16,
-        federated=True,
+        data=by_person, small=_small(**CRITICS), releases=16, federated=True,
+        options={"preset": "ensemble", "rate": 0.2, "epsilon": 10, "rounds": 16},
     ),
 }  # fmt: skip
 
@@ -163,14 +164,14 @@ CASES = {
 def planned(case: Case) -> Plan:
     """By the real planner, but for the search for the noise."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (make, critic_plan):
-            patch.setattr(module, "calibrate", lambda *arguments, **options: case.noise)
+        patch.setattr(make, "calibrate", lambda *arguments, **options: case.noise)
         patch.setattr(make, "epsilon_curve", lambda draft, delta: ())
-        patch.setattr("gswgan.methods.gs_wgan_plan.is_started", lambda facts: case.options.get("preset") == "ensemble")
+        started = case.options.get("preset") == "ensemble" and not case.federated
+        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: started)
         patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
         patch.setattr("gswgan.methods.dp_merf_ae.TINY_UPDATES", 6)
         patch.setattr("gswgan.methods.dp_merf_ae.UPDATES", 6)
-        planner = critic_plan.make_critic_plan if case.federated else make.make_plan
+        planner = make_federated_plan if case.federated else make_plan
         return case.small(planner(Facts.of(case.data()), **case.options))
 
 
@@ -274,7 +275,7 @@ def play(name: str, root: Path, *, key: int = 1, public: int = 0) -> list[Seen]:
     with pytest.MonkeyPatch.context() as patch, watched(case.releases) as seen:
         original = Streams.public
         patch.setattr(Streams, "public", classmethod(lambda cls, seed: original(seed + public)))
-        answerer = (lambda context: RemoteCritics(context, names, _Asked())) if case.federated else None
+        answerer = (lambda context: RemoteCritics(folder, context, names, _Asked())) if case.federated else None
         critic = loop.make_critic(plan, folder, data, CPU, answerer=answerer)
         with contextlib.suppress(Enough):
             critic.prepare(data)

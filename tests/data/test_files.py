@@ -12,7 +12,7 @@ from gswgan.data import ImageData, load_data, open_stream
 from gswgan.data import files as data_files
 from gswgan.data.files import find_data_files, read_batches
 from gswgan.errors import DataError
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from many_files import png, write_npz, write_parquet
 
 

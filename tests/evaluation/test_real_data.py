@@ -16,7 +16,7 @@ from gswgan.data import clients, make_image_data
 from gswgan.errors import DataError, RunError
 from gswgan.evaluation.real_data import NO_CHOICE_OF_PERSONS, load_data
 from gswgan.evaluation.reference_classifier import ReferenceClassifier, train_reference_classifier
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 
 RNG = np.random.default_rng(0)
 

@@ -12,6 +12,7 @@ import dataclasses
 import gzip
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -34,8 +35,8 @@ from gswgan import load_data
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data.persons import read_persons
 from gswgan.errors import GswganError
-from gswgan.federated import critic_messages, messages
-from gswgan.plan.plan import Plan
+from gswgan.federated import messages
+from gswgan.methods import read_plan
 from gswgan.privacy.ledger import Ledger, read_journal, read_ledger
 from gswgan.privacy.randomness import create_key, load_key
 from gswgan.release.files import MANIFEST, checksum
@@ -97,12 +98,12 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
     run(folder, training.data, device=CPU)
     pack(folder.root, place / "packed")
     round_plan, rounds = OneRound("trusted-aggregator", 10).plan, ManyRounds("trusted-aggregator", 10).plan
-    pool = critic_messages.pool_size(rounds)
+    pool = messages.pool_size(rounds)
     classes = torch.cat([torch.arange(pool) % 3, torch.zeros(rounds.privacy.rows, dtype=torch.int64)])
-    batch = critic_messages.Batch(number=0, images=torch.rand(len(classes), 1, 8, 8), labels=classes, pool=pool)
-    asked = critic_messages.question(rounds, batch)
+    batch = messages.Batch(number=0, images=torch.rand(len(classes), 1, 8, 8), labels=classes, pool=pool)
+    asked = messages.question(rounds, batch)
     block = bytes(4 * rounds.privacy.rows * 64)
-    answered = critic_messages.answer("person 0", rounds, 0, block)
+    answered = messages.answer("person 0", rounds, block, 0)
     journal = place / "journal.jsonl"
     ledger = Ledger(place / "ledger.jsonl", observer="public", context="fuzz", journal=journal)
     for step in range(4):
@@ -166,7 +167,7 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         "FEMNIST npz": (a_file("f.npz", lambda path: load_data(path, classes=62)), [femnist], damaged),
         "persons": (a_file("p.txt", read_persons), [b"anna\nbert\nanna\ncarl\n", b"\xef\xbb\xbf1\r\n2\r\n"], damaged),
         "persons npz": (a_file("p.npz", read_persons), [_npz(persons=np.array([3, 1, 3, 2]))], damaged),
-        "plan": (a_file("plan.json", Plan.load), [json.dumps(plan.to_json()).encode()], damaged_json),
+        "plan": (a_file("plan.json", read_plan), [json.dumps(plan.to_json()).encode()], damaged_json),
         "ledger": (a_file("ledger.jsonl", read_ledger), [ledger.path.read_bytes()], damaged_lines),
         "journal": (a_file("journal.jsonl", read_journal), [journal.read_bytes()], damaged_lines),
         "budget": (a_file("budget", Budget), [(place / "budget").read_bytes()], damaged_lines),
@@ -178,21 +179,25 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         "generator": (
             lambda empty, content: _loaded(empty, folder.root, content), [folder.generator.read_bytes()], damaged,
         ),
-        "question of a round": (_message(messages.read_question, dict(messages.question(round_plan)), "plan"),
+        "question of a round": (_message(messages.read_plan, dict(messages.question(round_plan)), "plan"),
                                 [json.dumps(round_plan.to_json()).encode()], damaged_json),
-        "question of Algorithm 2, plan": (_message(critic_messages.read_question, dict(asked), "plan"),
+        "question of Algorithm 2, plan": (_message(_read_question, dict(asked), "plan"),
                                           [str(asked["plan"]).encode()], damaged_json),
-        "question of Algorithm 2, fakes": (_message(critic_messages.read_question, dict(asked), "images"),
+        "question of Algorithm 2, fakes": (_message(_read_question, dict(asked), "images"),
                                            [bytes(asked["images"])], damaged),  # type: ignore[arg-type]
-        "answer of Algorithm 2": (_message(lambda given: critic_messages.read_answer(given, rounds, 0),
+        "answer of Algorithm 2": (_message(lambda given: messages.read_answer(given, rounds, 0),
                                            dict(answered), "block"), [block], damaged),
         "answer of a round": (lambda empty, content: messages.unpack(content, round_plan),
-                              [bytes(4 * messages.width(round_plan))], damaged),
+                              [bytes(4 * math.prod(messages.shape_of(round_plan)))], damaged),
     }  # fmt: skip
     found["verify"] = (found_out, named, damaged_release)
     forgeable = [content for content in named if not content.startswith(MANIFEST.encode())]
     found["verify, checksums made right"] = (forged, forgeable, damaged_release)
     return found
+
+
+def _read_question(fields: messages.Fields) -> object:
+    return messages.read_batch(messages.read_plan(fields), fields)
 
 
 def _loaded(empty: Path, run_folder: Path, content: bytes) -> None:

@@ -22,9 +22,8 @@ import pytest
 from fault_points import start
 
 from gswgan import load_data
-from gswgan.methods import gs_wgan_plan
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import gswgan, make_plan
+from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder
 
@@ -57,11 +56,11 @@ class Straight:
 
 
 def straight_run(preset: str, reproducible: bool, coins: bool, place: Path) -> Straight:
-    table = gs_wgan_plan.load_preset(preset)
+    table = gswgan.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
     options = {"steps": 150} if preset == "kernel" else {"steps": 16, "shards": 60}
-    with mock.patch.object(gs_wgan_plan, "load_preset", return_value=table):
+    with mock.patch.object(gswgan, "load_preset", return_value=table):
         facts = Facts.of(load_data("digits"))
         make_plan(facts, preset=preset, insecure_reproducible=reproducible, **options).save(place / "plan.json")
     arguments = ["--plan", str(place / "plan.json"), "--data", "digits", "--device", "cpu"]

@@ -12,13 +12,13 @@ import torch
 
 from gswgan.data import ImageData, clients, make_image_data
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import make_critic_plan, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
-from gswgan.federated.round import Round, create_run
-from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.server import Round, create_run
+from gswgan.federated.trust import make_federated_plan, most_spent, trust_of
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.release.pack import pack
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
@@ -124,7 +124,9 @@ class ManyRounds(OneRound):
 
     def __init__(self, trust: str, epsilon: float) -> None:
         self.name, self.data = f"rounds of Algorithm 2, {trust}", people()
-        plan = make_critic_plan(Facts.of(self.data), trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True)
+        plan = make_federated_plan(
+            Facts.of(self.data), preset="ensemble", trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True
+        )
         self.plan = small(plan)
         self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
 

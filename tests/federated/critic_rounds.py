@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rounds import people
 
 from gswgan.data import ImageData, clients
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import make_critic_plan, most_spent
 from gswgan.federated.memory import Cap
-from gswgan.federated.remote_critics import Carrier, InProcess, run_rounds
-from gswgan.federated.round import create_run
-from gswgan.federated.trust import trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.federated.messages import Batch, pool_size, question
+from gswgan.federated.remote_critics import Carrier, InProcess, RemoteCritics, Take, run_rounds
+from gswgan.federated.server import create_run
+from gswgan.federated.trust import make_federated_plan, most_spent, trust_of
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
+from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_generator
 
 DATA = people()
 CPU = torch.device("cpu")
-_make_plan = functools.cache(make_critic_plan)
+NAMES = sorted(DATA.person_ids)
+_make_plan = functools.cache(make_federated_plan)
 
 
 def critic_plan(data: ImageData = DATA, **options: Any) -> Plan:
     """By the real planner, made small where no guarantee depends on it."""
-    options.setdefault("rounds", 5)
+    options = {"preset": "ensemble", "rounds": 5, **options}
     warm_start = options.pop("warm_start", 0)
     plan = _make_plan(Facts.of(data), **options)
     return dataclasses.replace(
@@ -53,3 +59,50 @@ def federate(root: Path, plan: Plan, carrier: Carrier | dict[str, Client], *, re
     through = InProcess(carrier) if isinstance(carrier, dict) else carrier
     assert run_rounds(folder, through, device=CPU)
     return folder
+
+
+class Replies:
+    """A carrier of replies that are there already; it remembers who was asked, and by what."""
+
+    def __init__(self, replies: dict[str, Any]) -> None:
+        self.replies, self.asked = replies, list[tuple[list[str], Any]]()
+        self.take: Take | None = None
+
+    def ask(self, clients: Sequence[str], fields: Any, take: Take) -> None:
+        self.asked.append((list(clients), fields))
+        self.take = take
+        for node, (name, reply) in enumerate(self.replies.items()):
+            if name in clients:
+                for one in reply if isinstance(reply, list) else [reply]:
+                    take(one, node=node, down=1, up=2)
+
+
+def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
+    folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
+    context = folder.context(
+        plan, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
+        note=print, stopped=lambda: False,
+    )  # fmt: skip
+    made = RemoteCritics(folder, context, NAMES, carrier)
+    made.prepare(None)
+    return made
+
+
+KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
+
+
+def released(root: Path, carrier: Any, plan: Plan = KNOWN, step: int = 0) -> np.ndarray:
+    """The sum that a round releases, with known noise: what the generator gets times the planned number."""
+    critics, generator = server(root, plan, carrier), make_generator(plan, CPU)
+    critics.learn(step, generator)
+    gradient = critics.upstream_gradient(*generator.sample(plan.training.batch_size, step))
+    return gradient.double().numpy().reshape(plan.privacy.rows, -1) * plan.privacy.rate * len(NAMES)
+
+
+@functools.cache
+def asked(plan: Plan = KNOWN, step: int = 0) -> dict[str, Any]:
+    """The question of a round, before the generator has learnt anything."""
+    generator = make_generator(plan, CPU)
+    fakes = (generator.fakes(pool_size(plan), "critics", step), generator.sample(plan.training.batch_size, step))
+    images, labels = (torch.cat(part) for part in zip(*fakes))
+    return dict(question(plan, Batch(number=step, images=images, labels=labels, pool=pool_size(plan))))

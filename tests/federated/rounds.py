@@ -20,9 +20,10 @@ import pytest
 from gswgan.data import ImageData, clients, make_image_data
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.memory import Cap
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import make_federated_plan, trust_of
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from loopback import wait
 
 PEOPLE = 12

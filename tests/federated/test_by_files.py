@@ -23,8 +23,9 @@ from gswgan.errors import FederationError, GswganError, PlanError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, home_of
 from gswgan.federated.messages import question
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import trust_of
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy.randomness import create_key
 from gswgan.privacy.storage import make_folder
@@ -127,7 +128,7 @@ def hold_by_flower(root: Path, plan: Plan, mine: dict[str, Any]) -> None:
 def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path: Path, trust: str, hold: Any):
     mine = sites(tmp_path)
     out = planned(tmp_path, "--trust", trust, "--epsilon", 500)
-    plan = Plan.load(out / "plan.json")
+    plan = read_plan(out / "plan.json")
     assert plan == RunFolder(out).plan()
     plant_keys(out, {name: tmp_path / "state" / name for name in SITES}, plan)
     (tmp_path / "answers").mkdir()
@@ -219,7 +220,7 @@ def test_files_that_are_no_answers_are_refused_and_do_not_hang(tmp_path: Path):
     (folder / "cut.safetensors").write_bytes(honest[:-1])
     (folder / "large.safetensors").write_bytes(honest + bytes(2**20))
     (folder / "header.safetensors").write_bytes((2**63).to_bytes(8, "little") + honest)
-    sums, digest = safetensors.numpy.load(honest)["sums"], Plan.load(out / "plan.json").digest()
+    sums, digest = safetensors.numpy.load(honest)["sums"], read_plan(out / "plan.json").digest()
     (folder / "stranger.safetensors").write_bytes(as_file(sums.tobytes(), client="nobody", plan=digest))
     loud = (np.frombuffer(sums.tobytes(), "<i4") * 2).tobytes()
     (folder / "loud.safetensors").write_bytes(as_file(loud, client="north", plan=digest))
@@ -237,7 +238,7 @@ def test_an_id_that_is_no_text_or_no_utf8_is_refused_and_every_refusal_is_shown(
     out = planned(tmp_path, "--epsilon", 500)
     folder = answered(tmp_path, *SITES)
     sums = safetensors.numpy.load((folder / "north.safetensors").read_bytes())["sums"].tobytes()
-    digest = Plan.load(out / "plan.json").digest()
+    digest = read_plan(out / "plan.json").digest()
     for name, client in {"half": "\ud800", "number": 7, "hidden": "the same"}.items():
         (folder / f"{name}.safetensors").write_bytes(as_file(sums, client=client, plan=digest))
     shown = call("combine", out, folder, "--device", "cpu")
@@ -250,7 +251,7 @@ def test_two_different_answers_with_one_id_stop_the_round_and_none_is_taken(tmp_
     sites(tmp_path)
     out = planned(tmp_path, "--epsilon", 500)
     folder = answered(tmp_path, "north", "south")
-    north, digest = (folder / "north.safetensors").read_bytes(), Plan.load(out / "plan.json").digest()
+    north, digest = (folder / "north.safetensors").read_bytes(), read_plan(out / "plan.json").digest()
     forged = as_file(safetensors.numpy.load(north)["sums"].tobytes(), client="south", plan=digest)
     (folder / "a.safetensors").write_bytes(forged)
     (folder / "copy.safetensors").write_bytes(north)  # the same answer twice is no matter
@@ -270,7 +271,7 @@ def test_two_different_answers_with_one_id_stop_the_round_and_none_is_taken(tmp_
 
 def stating(path: Path, epsilon: float) -> Plan:
     """The plan with another figure, as a file."""
-    plan = Plan.load(path)
+    plan = read_plan(path)
     plan = dataclasses.replace(plan, guarantee=dataclasses.replace(plan.guarantee, epsilon=epsilon))
     path.unlink()
     plan.save(path)

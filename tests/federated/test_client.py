@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rounds import make_clients, people, run_killed, small_plan, why_refused
+from critic_rounds import asked, critic_clients, critic_plan
+from rounds import make_clients, people, read_log, run_killed, small_plan, why_refused
 
 from gswgan.critics.kernel.embedding import _person_blocks
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
-from gswgan.federated import client as module
+from gswgan.federated import client_answers as module
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, memories
-from gswgan.federated.messages import pack, question, unpack, width
+from gswgan.federated.messages import question, unpack
 from gswgan.federated.simulation import split_data
 from gswgan.federated.site import client_of
 from gswgan.federated.trust import weight_of_counts
@@ -37,14 +38,7 @@ def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path
     blocks = _person_blocks(DATA, features, weight_of_counts(plan))
     central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in blocks]
     for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
-        assert np.array_equal(unpack(client.sums(plan), plan), row.numpy())
-
-
-def test_an_answer_is_as_large_as_its_numbers(tmp_path: Path):
-    for trust, size in (("trusted-aggregator", 4), ("untrusted-server", 8)):
-        plan = small_plan(DATA, trust=trust)
-        (first, *_) = make_clients(tmp_path / trust, DATA, plan).values()
-        assert len(first.sums(plan)) == size * 3 * 33 == size * width(plan)
+        assert np.array_equal(unpack(client.answer(plan), plan)[0], row.numpy())
 
 
 def test_a_noisy_answer_has_its_noise(tmp_path: Path):
@@ -54,7 +48,7 @@ def test_a_noisy_answer_has_its_noise(tmp_path: Path):
     blocks = _person_blocks(DATA, features, weight_of_counts(plan))
     rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in blocks]
     noise = np.concatenate([
-        unpack(client.sums(plan), plan) - row
+        unpack(client.answer(plan), plan)[0] - row
         for client, row in zip(make_clients(tmp_path, DATA, plan).values(), rows)
     ])  # fmt: skip
     scale = plan.privacy.noise_std / plan.privacy.clip_norm * 2.0**GRID_BITS
@@ -77,27 +71,51 @@ def test_a_client_that_comes_back_sends_the_same_bytes_and_counts_once(tmp_path:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rounds import make_clients, people, small_plan
-from gswgan.federated import client as module
+from test_client import MODES, client_of_mode, reply_of
+from gswgan.federated import client_answers as module
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
 root, places = Path(sys.argv[1]), sys.argv[2:]
-plans = {trust: small_plan(people(), trust=trust) for trust in ("trusted-aggregator", "untrusted-server")}
-for trust, plan in plans.items():
+for mode in MODES:
     for place in places:
         if child := os.fork():
             assert os.waitpid(child, 0)[1] == signal.SIGKILL
             continue
-        client = make_clients(root / trust / place, people(), plan)["person 00"]
-        module.person_row = die if place == "before the ledger" else module.person_row
+        client = client_of_mode(root / mode / place, mode)
+        module.sanitize = die if place == "before the ledger" else module.sanitize
         module.pack = die if place == "after the ledger" else module.pack
-        (root / trust / place / "sent").write_bytes(client.sums(plan))
+        (root / mode / place / "sent").write_bytes(reply_of(client, mode))
         die()
 """
 PLACES = {"before the ledger": 0, "after the ledger": 1, "after the answer": 1}
-"""Where a client dies, and how many lines its ledger has then."""
+"""Where a client dies, and how many lines more its ledger has then."""
+
+MODES = {
+    f"{how}, {trust}": (how, trust)
+    for how in ("one round", "second round of Algorithm 2")
+    for trust in ("trusted-aggregator", "untrusted-server")
+}
+
+
+def client_of_mode(state: Path, mode: str) -> Client:
+    """A client that is asked next what `reply_of` asks."""
+    how, trust = MODES[mode]
+    if how == "one round":
+        return make_clients(state, DATA, small_plan(DATA, trust=trust))[FIRST]
+    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
+    client = critic_clients(state, plan)[FIRST]
+    if not client.home.joinpath(plan.digest()[:32]).exists():
+        client.reply(asked(plan, 0))
+    return client
+
+
+def reply_of(client: Client, mode: str) -> bytes:
+    how, trust = MODES[mode]
+    if how == "one round":
+        return client.reply(question(small_plan(DATA, trust=trust)))["sums"]
+    return client.reply(asked(critic_plan(rounds=3, trust=trust, epsilon=10), 1))["block"]
 
 
 @pytest.fixture(scope="module")
@@ -108,16 +126,16 @@ def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_client_that_is_killed_sends_the_same_bytes_or_none(graves: Path, place: str, trust: str):
-    plan = small_plan(DATA, trust=trust)
-    client = make_clients(graves / trust / place, DATA, plan)[FIRST]
-    assert lines(client.home) == PLACES[place]
-    sums, sent = client.sums(plan), graves / trust / place / "sent"
+def test_a_client_that_is_killed_sends_the_same_bytes_and_counts_once(graves: Path, place: str, mode: str):
+    client, before = client_of_mode(graves / mode / place, mode), int("second" in mode)
+    assert lines(client.home) == before + PLACES[place]
+    raw, sent = reply_of(client, mode), graves / mode / place / "sent"
     assert sent.exists() == (place == "after the answer")
-    assert not sent.exists() or sent.read_bytes() == sums
-    assert lines(client.home) == 1  # one answer, one line, wherever it died
+    assert not sent.exists() or sent.read_bytes() == raw
+    assert reply_of(client, mode) == raw
+    assert lines(client.home) == before + 1  # one answer, one line, wherever it died
 
 
 @pytest.mark.parametrize("left", [b"", b'{"context": "66a2'])
@@ -133,25 +151,19 @@ def test_a_client_that_died_in_the_first_line_of_a_ledger_answers(tmp_path: Path
     assert len(Memory.read(client.home).events) == 1
 
 
-def test_the_line_is_on_the_disk_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    plan = small_plan(DATA)
-    client = make_clients(tmp_path, DATA, plan)[FIRST]
-    seen: list[int] = []
-    monkeypatch.setattr(module, "pack", lambda grid, plan: seen.append(lines(client.home)) or pack(grid, plan))
-    client.sums(plan)
-    assert seen == [1]
-
-
-def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    plan = small_plan(DATA)
-    client = make_clients(tmp_path, DATA, plan)[FIRST]
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch):
+    client = client_of_mode(tmp_path, mode)
 
     def full(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(module, "write_durably", full)
-    with pytest.raises(OSError, match="disk full"):
-        client.sums(plan)
+    monkeypatch.setattr(module.Checkpoint, "save", full)
+    with pytest.raises(KeyError):
+        reply_of(client, mode)
+    assert "disk full" in str(read_log(client.home)[-1]["why"])
+    assert lines(client.home) == 1 + int("second" in mode)  # recorded, never sent
 
 
 def test_a_lost_answer_with_other_data_counts_again_and_the_cap_holds(tmp_path: Path):
@@ -160,7 +172,7 @@ def test_a_lost_answer_with_other_data_counts_again_and_the_cap_holds(tmp_path: 
         state = tmp_path / str(cap)
         limit = Cap(epsilon=cap, delta=plan.privacy.delta, neighbours="zeroed")
         first = make_clients(state, DATA, plan, cap=limit)[FIRST]
-        first.sums(plan)
+        first.answer(plan)
         (kept,) = first.home.glob("*/answer.bin")
         kept.unlink()
         reply = make_clients(state, people(seed=1), plan, cap=limit)[FIRST].reply(question(plan))
@@ -183,7 +195,7 @@ def test_a_client_refuses_other_trust_other_shapes_and_known_noise(tmp_path: Pat
     client = make_clients(tmp_path, DATA, plan)[FIRST]
     other = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, image_size=12))
     insecure = dataclasses.replace(plan, insecure_reproducible=True)
-    for asked, why in (
+    for ask, why in (
         (question(small_plan(DATA, trust="untrusted-server")), "as this client is set up"),
         (question(other), "as the client's data has"),
         (question(insecure), "secret noise"),
@@ -192,7 +204,7 @@ def test_a_client_refuses_other_trust_other_shapes_and_known_noise(tmp_path: Pat
         ({}, "text of a plan"),
         ({"plan": question(plan)["plan"].replace('"noise_std": 0', '"noise_std": 1')}, "plan of a federated run"),
     ):
-        assert why in why_refused(client, client.reply(asked))
+        assert why in why_refused(client, client.reply(ask))
     assert lines(client.home) == 0
 
 
@@ -201,7 +213,7 @@ def test_ids_with_any_character_have_a_memory_of_their_own(tmp_path: Path):
     (_, mine), *_ = clients(DATA)
     names = ["../..", "a/b", "ä" * 250, "a b"]
     for name in names:
-        Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).sums(plan)
+        Client(name, mine, tmp_path / "state", trust="trusted-aggregator", cap=cap).answer(plan)
     assert [memory.client for memory in memories(tmp_path / "state")] == sorted(names)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
@@ -218,7 +230,7 @@ def test_a_client_that_does_not_belong_answers_with_zeros_and_counts_it(tmp_path
         client_of({**common, "state": str(tmp_path / str(least)), "min-records": least})
         for least in (mine.n, mine.n + 1)
     )
-    expected = make_clients(tmp_path / "state", DATA, plan)[name].sums(plan)
+    expected = make_clients(tmp_path / "state", DATA, plan)[name].answer(plan)
     assert inside.reply(question(plan))["sums"] == expected
     assert outside.reply(question(plan))["sums"] == bytes(len(expected))
     assert lines(inside.home) == lines(outside.home) == 1  # who looks on cannot tell them apart by the budgets either

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import cap_of, critic_clients, critic_plan
+from critic_rounds import asked, cap_of, critic_clients, critic_plan
 from rounds import make_clients, people, read_log, small_plan, why_refused
-from test_critic_faults import asked
 
 from gswgan.data import clients
 from gswgan.errors import FederationError
 from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.limits import Limits, memory_of, work_of
-from gswgan.federated.memory import LARGEST_LOG, Cap, Memory, write_log
+from gswgan.federated.memory import MAX_LOG_BYTES, Cap, Memory, write_log
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.mechanism import GRID_BITS
 
@@ -106,7 +106,7 @@ def test_a_computation_that_fails_on_the_records_is_answered_for_with_zeros(
     def fails(*arguments: object) -> None:
         raise ValueError(f"record 3 has {MINE.images[3].tolist()}")
 
-    monkeypatch.setattr("gswgan.federated.client.person_row", fails)
+    monkeypatch.setattr("gswgan.federated.client_answers.person_row", fails)
     plan = small_plan(DATA)
     client = make_clients(tmp_path, DATA, plan)[NAME]
     assert client.reply(question(plan))["sums"] == bytes(4 * 99)
@@ -120,7 +120,7 @@ def test_a_computation_that_fails_on_the_records_is_answered_for_with_zeros(
 
 def test_nothing_that_is_raised_before_there_is_a_client_leaves(tmp_path: Path):
     pytest.importorskip("flwr")
-    from gswgan.federated.client_app import reply_to
+    from gswgan.federated.flower import reply_to
 
     def find(settings: Any) -> Client:
         raise ValueError("labels[19] = 7 in /data/alice.npz")
@@ -207,11 +207,9 @@ def test_the_limits_are_the_sites_own_and_let_all_presets_pass(tmp_path: Path):
         data="writers", records=539, persons=539, classes=10, class_names=tuple("0123456789"), labelled=True,
         image_size=28, channels=1,
     )  # fmt: skip
-    from gswgan.federated.critic_plan import make_critic_plan
-
     Limits().check(make_federated_plan(mnist))
-    Limits().check(make_critic_plan(mnist))
-    Limits().check(make_critic_plan(mnist, preset="paper-federated", trust="untrusted-server"))
+    Limits().check(make_federated_plan(mnist, preset="ensemble"))
+    Limits().check(make_federated_plan(mnist, preset="paper-federated", trust="untrusted-server"))
     with pytest.raises(FederationError, match="above 0"):
         Limits(memory=0)
 
@@ -293,7 +291,7 @@ def test_a_key_is_erased_when_the_cap_has_no_room_for_another_answer(tmp_path: P
 
 def test_whoever_asks_often_cannot_fill_the_disk_with_refusals(tmp_path: Path):
     for _ in range(3):
-        (tmp_path / "log.jsonl").write_bytes(b"x" * (LARGEST_LOG + 1))
+        (tmp_path / "log.jsonl").write_bytes(b"x" * (MAX_LOG_BYTES + 1))
         write_log(tmp_path, "refused", "y" * 10**6)
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < LARGEST_LOG + 5000
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < MAX_LOG_BYTES + 5000
     assert len(read_log(tmp_path)) == 1

@@ -8,80 +8,43 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import CPU, DATA, cap_of, critic_clients, critic_plan, federate
-from rounds import read_log, run_killed, why_refused
+from critic_rounds import (
+    CPU,
+    DATA,
+    KNOWN,
+    NAMES,
+    Replies,
+    asked,
+    cap_of,
+    critic_clients,
+    critic_plan,
+    federate,
+    released,
+    server,
+)  # fmt: skip
+from rounds import read_log, why_refused
 
 from gswgan.data import clients
 from gswgan.errors import StorageError
-from gswgan.federated import critic_client
 from gswgan.federated.client import REFUSED, Client
-from gswgan.federated.critic_messages import Batch, answer, pack_block, question, read_question, unpack_block
 from gswgan.federated.memory import Cap, Memory
-from gswgan.federated.remote_critics import InProcess, RemoteCritics, Take
-from gswgan.federated.round import create_run
-from gswgan.methods.method import RunContext
+from gswgan.federated.messages import Batch, answer, pack, question, read_batch, unpack
+from gswgan.federated.remote_critics import InProcess, RemoteCritics
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.checkpoint import Checkpoint
-from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_generator
 
-KNOWN = critic_plan(rounds=3, epsilon=10, insecure_reproducible=True)
 UNIT = 2**GRID_BITS
-BAD, NAMES = "person 03", sorted(DATA.person_ids)
+BAD = "person 03"
 ROWS, WIDTH = KNOWN.privacy.rows, KNOWN.facts.pixels
-
-
-class Answers:
-    """A carrier of replies that are there already; it remembers who was asked, and by what."""
-
-    def __init__(self, replies: dict[str, Any]) -> None:
-        self.replies, self.asked = replies, list[tuple[list[str], Any]]()
-        self.take: Take | None = None
-
-    def ask(self, clients: Sequence[str], fields: Any, take: Take) -> None:
-        self.asked.append((list(clients), fields))
-        self.take = take
-        for node, (name, reply) in enumerate(self.replies.items()):
-            if name in clients:
-                for one in reply if isinstance(reply, list) else [reply]:
-                    take(one, node=node, down=1, up=2)
-
-
-def server(root: Path, plan: Plan, carrier: Any, *, resume: bool = False) -> RemoteCritics:
-    folder = RunFolder(root) if resume else create_run(root, plan, DATA.person_ids, 600)
-    context = RunContext(
-        plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
-        note=print, stopped=lambda: False,
-    )  # fmt: skip
-    made = RemoteCritics(context, NAMES, carrier)
-    made.prepare(None)
-    return made
-
-
-def released(root: Path, carrier: Any, plan: Plan = KNOWN, step: int = 0) -> np.ndarray:
-    """The sum that a round releases, with known noise: what the generator gets times the planned number."""
-    critics, generator = server(root, plan, carrier), make_generator(plan, CPU)
-    critics.learn(step, generator)
-    gradient = critics.upstream_gradient(*generator.sample(plan.training.batch_size, step))
-    return gradient.double().numpy().reshape(ROWS, -1) * plan.privacy.rate * len(NAMES)
-
-
-@functools.cache
-def asked(plan: Plan = KNOWN, step: int = 0) -> dict[str, Any]:
-    """The question of a round, before the generator has learnt anything."""
-    with tempfile.TemporaryDirectory() as root:
-        carrier = Answers({})
-        released(Path(root) / "run", carrier, plan, step)
-        return carrier.asked[0][1]
 
 
 @functools.cache
@@ -98,7 +61,7 @@ def others() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The release without the one client that will misbehave."""
-    return released(tmp_path_factory.mktemp("without") / "run", Answers(others()))
+    return released(tmp_path_factory.mktemp("without") / "run", Replies(others()))
 
 
 def lines(home: Path) -> int:
@@ -109,92 +72,37 @@ def log(root: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in (root / "private/answers.jsonl").read_text().splitlines()]
 
 
-def row_of(*values: int) -> bytes:
-    grid = np.zeros((ROWS, WIDTH), "<i4")
-    grid[-1, : len(values)] = values
-    return grid.tobytes()
-
-
 SIZE = ROWS * WIDTH
-WRONG: dict[str, Any] = {
-    "NaN": {"block": np.full(SIZE, np.nan, np.float32).tobytes()},
-    "infinity": {"block": np.full(SIZE, np.inf, np.float32).tobytes()},
-    "NaN in float64": {"block": np.full(SIZE, np.nan).tobytes()},
-    "too short": {"block": bytes(4 * SIZE - 4)},
-    "too long": {"block": bytes(4 * SIZE + 4)},
-    "text": {"block": "x" * 4 * SIZE},
-    "nothing": {"block": None},
-    "a gradient beyond the clip norm": {"block": row_of(UNIT, 1)},
-    "one step beyond the clip norm": {"block": row_of(UNIT + 1)},
-    "squares that overflow": {"block": row_of(*[2**30] * 16)},
-    "the smallest integer": {"block": np.full(SIZE, -(2**31), "<i4").tobytes()},
-    "another plan": {"plan": "0" * 64},
-    "no plan": {"plan": None},
-    "a replayed round": {"round": "2"},
-    "no round": {"round": None},
-    "a client that was not asked": {"client": "a stranger"},
-    "no client": {"client": 7},
-    "a refusal": {"refused": "no more"},
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_answer_counts_as_no_answer_and_is_logged(tmp_path: Path, without: np.ndarray, what: str):
-    bad = {**honest()[BAD], **WRONG[what]}
-    assert np.array_equal(released(tmp_path / "run", Answers({**others(), BAD: bad})), without)
-    (row,) = (row for row in log(tmp_path / "run") if "refused" in row)
-    assert row["round"] == 0
-    silent = [row["client"] for row in log(tmp_path / "run") if "absent" in row]
-    assert silent == ([BAD] if WRONG[what].keys() == {"client"} else [])
-    assert len(log(tmp_path / "run")) == len(NAMES) + len(silent)
 
 
 @pytest.mark.usefixtures("known_noise")
 def test_an_honest_answer_counts_and_the_longest_legal_one_moves_the_sum_by_its_bound(tmp_path: Path):
-    without = released(tmp_path / "without", Answers(others()))
-    moved = released(tmp_path / "honest", Answers(honest())) - without
-    block = unpack_block(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
+    without = released(tmp_path / "without", Replies(others()))
+    moved = released(tmp_path / "honest", Replies(honest())) - without
+    block = unpack(honest()[BAD]["block"], KNOWN) / UNIT * KNOWN.privacy.clip_norm
     assert np.abs(moved - block).max() < 1e-4  # the mean is in float32
     assert np.linalg.norm(block) > 1e-3
     longest = np.zeros((ROWS, WIDTH), np.int64)
     longest[:, 0] = UNIT
-    sent = answer(BAD, KNOWN, 0, pack_block(longest, KNOWN))
-    moved = released(tmp_path / "longest", Answers({**others(), BAD: sent})) - without
+    sent = answer(BAD, KNOWN, pack(longest, KNOWN), 0)
+    moved = released(tmp_path / "longest", Replies({**others(), BAD: sent})) - without
     assert np.linalg.norm(moved) == pytest.approx(KNOWN.privacy.clip_norm * math.sqrt(ROWS), rel=1e-5)
-
-
-@pytest.mark.parametrize("second", ["the same", "another"])
-def test_an_answer_that_comes_twice_counts_once(tmp_path: Path, second: str):
-    first = honest()[BAD]
-    other = {**first, "block": (-np.frombuffer(first["block"], "<i4")).tobytes()}
-    twice = [first, first if second == "the same" else other]
-    expected = released(tmp_path / "once", Answers(honest()))
-    assert np.array_equal(released(tmp_path / "twice", Answers({**others(), BAD: twice})), expected)
-
-
-def test_a_node_answers_for_one_client(tmp_path: Path, without: np.ndarray):
-    stolen = [honest()["person 02"], honest()[BAD]]  # both from one node
-    carrier = Answers({**others(), "person 02": stolen})
-    assert np.array_equal(released(tmp_path / "run", carrier), without)
-    assert any("answered before" in row.get("refused", "") for row in log(tmp_path / "run"))
-    later = server(tmp_path / "run", KNOWN, carrier, resume=True)  # who a node is survives the server
-    assert later._nodes == {node: name for node, name in enumerate(carrier.replies)}
 
 
 @pytest.mark.usefixtures("known_noise")
 def test_clients_that_drop_out_count_as_zero_and_the_denominator_stays(tmp_path: Path):
-    nobody = released(tmp_path / "nobody", Answers({}))
+    nobody = released(tmp_path / "nobody", Replies({}))
     assert 0.9 < nobody.std() / KNOWN.privacy.noise_std < 1.1  # a round of nobody still releases
     some = {name: honest()[name] for name in ("person 02", "person 09")}
-    total = sum(unpack_block(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
-    moved = released(tmp_path / "some", Answers(some)) - nobody
+    total = sum(unpack(reply["block"], KNOWN) for reply in some.values()) / UNIT * KNOWN.privacy.clip_norm
+    moved = released(tmp_path / "some", Replies(some)) - nobody
     assert np.abs(moved - total).max() < 1e-4
     absent = [row["client"] for row in log(tmp_path / "some") if "absent" in row]
     assert absent == [name for name in NAMES if name not in some]
 
 
 def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: np.ndarray):
-    carrier = Answers(others())
+    carrier = Replies(others())
     critics, generator = server(tmp_path / "run", KNOWN, carrier), make_generator(KNOWN, CPU)
     critics.learn(0, generator)
     critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
@@ -205,12 +113,12 @@ def test_a_late_answer_is_refused_and_changes_nothing(tmp_path: Path, without: n
     assert "late" in first(honest()[BAD], node=50)
     assert "the round that is open" in carrier.take(honest()[BAD], node=50)
     assert [row["round"] for row in log(tmp_path / "run") if "late" in row.get("refused", "")] == [0, 0]
-    assert np.array_equal(released(tmp_path / "again", Answers(others())), without)
+    assert np.array_equal(released(tmp_path / "again", Replies(others())), without)
 
 
 def test_only_clients_that_were_drawn_are_asked_or_count(tmp_path: Path):
     plan = critic_plan(rate=0.4, epsilon=10, insecure_reproducible=True)
-    carrier = Answers({})
+    carrier = Replies({})
     critics, generator = server(tmp_path / "run", plan, carrier), make_generator(plan, CPU)
     drawn = []
     for step in range(3):
@@ -220,7 +128,7 @@ def test_only_clients_that_were_drawn_are_asked_or_count(tmp_path: Path):
     assert [names for names, _ in carrier.asked] == [names for names in drawn if names]
     assert len({tuple(names) for names in drawn}) == 3
     (absent, *_) = set(NAMES) - set(drawn[-1])
-    stale = answer(absent, plan, 2, bytes(4 * SIZE))
+    stale = answer(absent, plan, bytes(4 * SIZE), 2)
     carrier.replies = {}
     again = server(tmp_path / "again", plan, carrier)
     again.learn(2, generator)
@@ -239,7 +147,7 @@ def test_a_client_answers_a_round_once(tmp_path: Path, trust: str):
     client = critic_clients(tmp_path, plan)[BAD]  # it restarts
     assert client.reply(ask[0]) == first
     assert lines(client.home) == 1
-    batch = read_question(ask[0])[1]
+    batch = read_batch(plan, ask[0])
     other = Batch(number=0, images=batch.images + 0.01, labels=batch.labels, pool=batch.pool)
     assert "answered for" in why_refused(client, client.reply(question(plan, other)))
     assert "block" in client.reply(ask[2])  # it was away in round 1
@@ -298,77 +206,14 @@ def test_a_client_without_records_answers_with_zeros_and_counts_it(tmp_path: Pat
 def test_with_an_untrusted_server_a_block_has_its_own_full_noise(tmp_path: Path):
     plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
     assert plan.privacy.sampling == "all"
-    blocks = [
-        unpack_block(client.reply(asked(plan))["block"], plan) for client in critic_clients(tmp_path, plan).values()
-    ]
+    blocks = [unpack(client.reply(asked(plan))["block"], plan) for client in critic_clients(tmp_path, plan).values()]
     scale = plan.privacy.noise_std / plan.privacy.clip_norm * UNIT
     noise = np.stack(blocks[:4])
     assert 0.97 < noise.std() / scale < 1.05  # the gradients are at most 1/8 of it an entry
     assert abs(np.corrcoef(noise.reshape(4, -1))[0, 1]) < 0.1
-    reply = {"x": answer("person 00", plan, 0, pack_block(np.full((ROWS, WIDTH), 2**60), plan))}
-    released(tmp_path / "run", Answers({"person 00": reply["x"]}), plan)
+    reply = {"x": answer("person 00", plan, pack(np.full((ROWS, WIDTH), 2**60), plan), 0)}
+    released(tmp_path / "run", Replies({"person 00": reply["x"]}), plan)
     assert "too large" in log(tmp_path / "run")[0]["refused"]
-
-
-_CLIENT_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from critic_rounds import critic_clients, critic_plan
-from gswgan.federated import critic_client
-from gswgan.federated.critic_client import CriticAtClient
-from test_critic_faults import asked
-
-def die(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-root, places = Path(sys.argv[1]), sys.argv[2:]
-for trust in ("trusted-aggregator", "untrusted-server"):
-    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
-    ask = [asked(plan, step) for step in range(2)]
-    for place in places:
-        if child := os.fork():
-            assert os.waitpid(child, 0)[1] == signal.SIGKILL
-            continue
-        client = critic_clients(root / trust / place, plan)["person 03"]
-        client.reply(ask[0])
-        CriticAtClient._sanitize = die if place == "before the ledger" else CriticAtClient._sanitize
-        critic_client.pack_block = die if place == "after the ledger" else critic_client.pack_block
-        (root / trust / place / "sent").write_bytes(client.reply(ask[1])["block"])
-        die()
-"""
-PLACES = {"before the ledger": 1, "after the ledger": 2, "after the answer": 2}
-"""Where a client dies in its second round, and how many lines its ledger has then."""
-
-
-@pytest.fixture(scope="module")
-def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("killed")
-    run_killed(_CLIENT_KILLED, root, *PLACES)
-    return root
-
-
-@pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_client_that_is_killed_sends_the_same_bytes_and_counts_once(graves: Path, place: str, trust: str):
-    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
-    client = critic_clients(graves / trust / place, plan)[BAD]
-    assert lines(client.home) == PLACES[place]
-    block, sent = client.reply(asked(plan, 1))["block"], graves / trust / place / "sent"
-    assert sent.exists() == (place == "after the answer")
-    assert not sent.exists() or sent.read_bytes() == block
-    assert client.reply(asked(plan, 1))["block"] == block
-    assert lines(client.home) == 2
-
-
-def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    client = critic_clients(tmp_path, KNOWN)[BAD]
-
-    def full(*arguments: object, **options: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(critic_client.Checkpoint, "save", full)
-    assert "disk full" in why_refused(client, client.reply(asked()))
-    assert lines(client.home) == 1  # recorded, never sent
 
 
 class _Dies(Exception):  # noqa: N818
@@ -413,31 +258,19 @@ def test_a_server_that_dies_goes_on_and_ends_with_the_same_release(
 
 
 @pytest.mark.timeout(120)  # a pipe without a writer must not be waited for
-@pytest.mark.parametrize("place", ["0/question.bin", "0/answer", "0.released"])
-def test_pipes_links_and_large_files_in_the_folder_of_rounds_are_refused(tmp_path: Path, place: str):
-    critics, generator = server(tmp_path / "run", KNOWN, Answers(honest())), make_generator(KNOWN, CPU)
+@pytest.mark.parametrize("place", ["0/question.bin", "0.released"])
+def test_pipes_and_links_in_the_folder_of_rounds_are_refused(tmp_path: Path, place: str):
+    critics, generator = server(tmp_path / "run", KNOWN, Replies(honest())), make_generator(KNOWN, CPU)
     critics.learn(0, generator)
-    path = critics._rounds / place
-    if place == "0/answer":
-        path = critics._path(NAMES[int(critics._participants[0])])
+    path = tmp_path / "run/private/rounds" / place
     path.parent.mkdir(exist_ok=True)
     (tmp_path / "target").write_bytes(b"secret")
-
-    def large() -> None:
-        with path.open("wb") as file:
-            file.truncate(2**40)
-
-    for what, why in (
-        (lambda: os.mkfifo(path), "a named pipe"),
-        (lambda: path.symlink_to(tmp_path / "target"), "a symbolic link"),
-        (large, "at most"),
-    ):
-        what()
-        with pytest.raises(StorageError, match=why):
+    for plant in (lambda: os.mkfifo(path), lambda: path.symlink_to(tmp_path / "target")):
+        plant()
+        with pytest.raises(StorageError, match="a regular file"):
             critics.upstream_gradient(*generator.sample(KNOWN.training.batch_size, 0))
         path.unlink()
     assert (tmp_path / "target").read_bytes() == b"secret"
-    assert not critics._context.folder.ledger.exists() or not read_ledger(critics._context.folder.ledger)[1]
 
 
 @pytest.fixture(scope="module")

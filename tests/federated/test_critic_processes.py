@@ -22,11 +22,10 @@ from rounds import read_log
 
 from gswgan.data import clients
 from gswgan.federated.client import REFUSED
-from gswgan.federated.critic_messages import unpack_block
-from gswgan.federated.critic_plan import answer_event, most_spent
 from gswgan.federated.memory import Memory, home_of
-from gswgan.federated.round import create_run
-from gswgan.federated.trust import spent, trust_of
+from gswgan.federated.messages import unpack
+from gswgan.federated.server import create_run
+from gswgan.federated.trust import answer_event, most_spent, spent, trust_of
 from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
@@ -77,7 +76,7 @@ class Rounds:
 
     def sent(self, client: str, number: int) -> np.ndarray:
         """What a client sent in a round, in units of the mechanism's grid."""
-        return unpack_block((self.home(client) / f"{number}.sent").read_bytes(), self.plan)
+        return unpack((self.home(client) / f"{number}.sent").read_bytes(), self.plan)
 
     def gradient(self, number: int) -> np.ndarray:
         """What the generator got in a round, times the number of clients, in the same units."""

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from critic_rounds import CPU, DATA, critic_clients, critic_plan, federate
+from critic_rounds import CPU, DATA, asked, critic_clients, critic_plan, federate
 from rounds import answer_all, make_clients, people, small_plan, why_refused
-from test_critic_faults import asked
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.data import clients
 from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import answer_event, most_spent
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.site import client_of
+from gswgan.federated.trust import answer_event, most_spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant
 from gswgan.privacy.events import Repeated

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from gswgan.cli.main import app
 from gswgan.errors import PlanError
-from gswgan.federated.round import Round, create_run
+from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import for_invented_clients, trust_of
-from gswgan.plan.plan import INVENTED, Plan
+from gswgan.methods import read_plan
+from gswgan.plan.plan import INVENTED
 from gswgan.report.explain import explanation
 from gswgan.report.release import read_release
 from gswgan.report.words import numbers
@@ -30,7 +31,7 @@ def test_the_plan_of_invented_clients_has_their_unit_and_nothing_else_changes() 
         assert trust_of(invented) == trust_of(plan)
         assert (invented.guarantee.epsilon, invented.total()) == (plan.guarantee.epsilon, plan.total())
         assert invented.size == plan.size.replace("person", "invented client") != plan.size
-        assert Plan.from_json(json.loads(json.dumps(invented.to_json()))) == invented
+        assert read_plan(json.loads(json.dumps(invented.to_json()))) == invented
         assert plan.guarantee.unit == "person"
 
 

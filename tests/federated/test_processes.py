@@ -17,9 +17,9 @@ from rounds import people
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data import clients
 from gswgan.federated.memory import home_of
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.folder import RunFolder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.data import clients
 from gswgan.errors import RunError
 from gswgan.federated.client import Client
-from gswgan.federated.critic_client import CriticAtClient
+from gswgan.federated.client_answers import CriticAtClient, Work
 from gswgan.federated.remote_critics import InProcess, RemoteCritics
-from gswgan.federated.round import create_run
+from gswgan.federated.server import create_run
 from gswgan.generators.generator import Generator
-from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
@@ -60,16 +60,15 @@ class _Same(Client):
     start: dict[str, Tensor]
     streams: _Member
 
-    def _critic(self, *arguments: Any) -> CriticAtClient:
-        *others, _ = arguments
-        made, mine = CriticAtClient(*others, self.streams), self
+    def _answer_to(self, *arguments: Any) -> CriticAtClient:
+        made, mine = CriticAtClient(*arguments), self
 
-        def critic() -> Ensemble:
-            found = CriticAtClient._critic(made)
+        def critic(work: Work) -> Ensemble:
+            found = CriticAtClient.critic(made, dataclasses.replace(work, secret=mine.streams))
             found.load_state(mine.start)
             return found
 
-        made._critic = critic
+        made.critic = critic
         return made
 
 
@@ -120,11 +119,11 @@ def _both(root: Path, plan: Plan) -> tuple[Ensemble, RunFolder, RemoteCritics, R
         client.start = {key: value[k : k + 1] for key, value in start.items()}
         client.streams = _Member(secret, k, count)
     folder = create_run(root / "federated", plan, DATA.person_ids, 600)
-    context = RunContext(
-        plan=plan, folder=folder, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
+    context = folder.context(
+        plan, public=Streams.public(plan.seed), secret=folder.secret(plan), device=CPU,
         note=print, stopped=lambda: False,
     )  # fmt: skip
-    remote = RemoteCritics(context, list(everybody), InProcess(everybody))
+    remote = RemoteCritics(folder, context, list(everybody), InProcess(everybody))
     remote.prepare(None)
     return central, central_folder, remote, folder
 

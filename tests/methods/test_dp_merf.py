@@ -13,10 +13,11 @@ from scipy.stats import norm
 from conftest import tiny_baseline, tiny_images
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.errors import PlanError
+from gswgan.methods import make_plan, read_plan
 from gswgan.methods.dp_merf import dp_merf_defaults, length_scale
 from gswgan.methods.dp_merf_minibatch import RECORD, MinibatchCritic
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Gaussian, Sampled
 from gswgan.privacy.ledger import read_ledger
 from gswgan.report.page import single_page
@@ -90,7 +91,7 @@ def test_paper_has_the_figures_of_the_appendix_and_their_true_cost() -> None:
     assert plan.claimed.epsilon == pytest.approx(10.02, abs=0.005)
     assert "Wang et al. 2019" in plan.claimed.accounting
     assert plan.curve[-1] == (600, plan.guarantee.epsilon)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert read_plan(plan.to_json()) == plan
     with pytest.raises(PlanError, match="noise is fixed"):
         make_plan(MNIST, method="dp-merf", preset="paper", epsilon=10)
     with pytest.raises(PlanError, match="persons"):

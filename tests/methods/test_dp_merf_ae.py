@@ -21,10 +21,10 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.decoded import CODE, on_sphere
 from gswgan.generators.generator import Generator
-from gswgan.methods import dp_merf_ae
+from gswgan.methods import dp_merf_ae, make_plan, read_plan
 from gswgan.methods.dp_merf_ae import CodeFeatures, DPMerfAE
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Contribution, GaussianMechanism
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import Answer
@@ -72,7 +72,7 @@ def test_both_parts_are_paid_for(facts: Facts, epsilon: float) -> None:
         assert composed_delta(part, mu, plan.guarantee.epsilon) < 9e-6
     assert epsilon * 0.999 < plan.guarantee.epsilon <= epsilon
     assert plan.curve == ()  # all releases are made before the first step
-    assert Plan.from_json(plan.to_json()) == plan
+    assert read_plan(plan.to_json()) == plan
 
 
 def test_the_embedding_has_its_share_of_the_budget() -> None:
@@ -166,7 +166,7 @@ def test_the_released_decoder_is_the_auto_encoders(plan: Plan, tmp_path: Path, m
 
     monkeypatch.setattr(DPMerfAE, "learn", learn)
     model = gswgan.load(finished(plan, tiny_images(), tmp_path / "run").root, device="cpu")
-    network = model._fitted()[1]
+    network = model._fitted().network
     for name, value in seen[-1].autoencoder.decoder.state_dict().items():
         assert torch.equal(network.decoder.state_dict()[name], value), name
     codes = torch.randn(7, plan.generator.latent)
@@ -223,7 +223,7 @@ def test_with_the_releases_replayed_one_record_changes_nothing(plan, kind, tmp_p
         return released.setdefault(name, found)
 
     monkeypatch.setattr(GaussianMechanism, "answer", release)
-    monkeypatch.setitem(gswgan.methods.METHODS, "dp-merf-ae", dataclasses.replace(dp_merf_ae.METHOD, critic=kind))
+    monkeypatch.setattr(dp_merf_ae, "DPMerfAE", kind)
     runs = [
         finished(plan, data, tmp_path / str(place))
         for place, data in enumerate((tiny_images(), changed_in_one_record(tiny_images(), 17)))

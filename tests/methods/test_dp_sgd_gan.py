@@ -11,22 +11,15 @@ import torch
 from scipy import stats
 
 from conftest import changed_in_one_record, copied, key_of, same, tiny_images
-from gswgan.critics import dp_sgd
+from gswgan.critics import dp_sgd, dp_sgd_gan
 from gswgan.critics.discriminator import Discriminator, cross_entropy
+from gswgan.critics.dp_sgd_gan import DPSGDGAN
 from gswgan.critics.ensemble.ensemble import QUANTILES
 from gswgan.data import ImageData, make_image_data
 from gswgan.errors import GswganError, PlanError, PrivacyError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.methods import dp_sgd_gan
-from gswgan.methods.dp_sgd_gan import (
-    DPSGDGAN,
-    PRESETS,
-    DPSGDGANSettings,
-    contribution,
-    total_event,
-    update_event,
-)
+from gswgan.methods.dp_sgd_gan import PRESETS, DPSGDGANSettings
 from gswgan.privacy import Accountant, Gaussian, GaussianMechanism, Ledger, Sampled, Streams, calibrate
 from gswgan.privacy import mechanism as mechanisms
 from gswgan.privacy.mechanism import Answer
@@ -65,7 +58,7 @@ def make(
 ) -> DPSGDGAN:
     settings = dataclasses.replace(settings, **changes)
     critic = DPSGDGAN(
-        settings, mechanism_for(contribution(settings), event=update_event(settings, data.n), key=secret),
+        settings, mechanism_for(settings.contribution, event=settings.event(data.n), key=secret),
         image_size=data.image_size, channels=data.channels, classes=data.classes,
         public=Streams.public(public), device=CPU,
     )  # fmt: skip
@@ -97,7 +90,7 @@ def watch(critic: DPSGDGAN) -> list[tuple[str, np.ndarray]]:
 
 def test_the_papers_run_is_7_93_under_replace_one() -> None:
     """n = 60,000, batch 600, noise 2.1 C, 30,000 updates (the GS-WGAN paper's appendix)."""
-    total = total_event(PRESETS["dp-cgan"], 60_000)
+    total = PRESETS["dp-cgan"].events(60_000)
     assert Accountant().epsilon(total, 1e-5) == pytest.approx(7.93, abs=0.005)
     assert replace_one_by_fft(rate=0.01, multiplier=2.1, times=30_000, delta=1e-5) == pytest.approx(7.93, abs=0.005)
 
@@ -167,17 +160,17 @@ def test_the_epsilons_of_private_gans_revisited(rate: float, multiplier: float, 
 
 def test_revisited_is_21_under_replace_one() -> None:
     """Twice what its paper states, as for every DP-SGD run: the table's relation has to be said."""
-    assert Accountant().epsilon(total_event(PRESETS["revisited"], 60_000), 1e-5) == pytest.approx(20.97, abs=0.01)
+    assert Accountant().epsilon(PRESETS["revisited"].events(60_000), 1e-5) == pytest.approx(20.97, abs=0.01)
 
 
 def test_noise_is_calibrated_on_the_whole_run() -> None:
     def run(multiplier: float):
-        return total_event(dataclasses.replace(SETTINGS, noise_multiplier=multiplier, releases=300), 1437)
+        return dataclasses.replace(SETTINGS, noise_multiplier=multiplier, releases=300).events(1437)
 
     noise = calibrate(run, epsilon=10, delta=1e-5, accountant=Accountant())
     assert 9.99 < Accountant().epsilon(run(noise), 1e-5) <= 10
     half = dataclasses.replace(SETTINGS, noise_multiplier=noise, releases=150)
-    assert Accountant().epsilon(total_event(half, 1437), 1e-5) < 8  # each update costs
+    assert Accountant().epsilon(half.events(1437), 1e-5) < 8  # each update costs
 
 
 def test_the_presets_are_the_papers() -> None:
@@ -185,25 +178,25 @@ def test_the_presets_are_the_papers() -> None:
     assert (paper.clip_norm, paper.noise_multiplier, paper.learning_batch, paper.releases) == (1.1, 2.1, 600, 30_000)
     assert (bie.clip_norm, bie.noise_multiplier, bie.learning_batch) == (1.0, 2.0, 512)
     assert (bie.learning_rate, bie.betas) == (2e-4, (0.5, 0.999))
-    assert update_event(paper, 60_000).event.noise_std == pytest.approx(2.31)
-    assert update_event(paper, 60_000).rate == 0.01
+    assert paper.event(60_000).event.noise_std == pytest.approx(2.31)
+    assert paper.event(60_000).rate == 0.01
 
 
 @pytest.mark.parametrize("batch", [0, 97])
 def test_a_batch_that_no_rate_gives_is_refused(batch: int) -> None:
     with pytest.raises(PlanError, match="learning_batch"):
-        update_event(dataclasses.replace(SETTINGS, learning_batch=batch), 96)
+        dataclasses.replace(SETTINGS, learning_batch=batch).event(96)
 
 
 def test_a_mechanism_that_accounts_for_something_else_is_refused(mechanism_for, stripes: ImageData) -> None:
     shape = {"image_size": 8, "channels": 1, "classes": 3, "public": Streams.public(0), "device": CPU}
     too_small = Gaussian(noise_std=1.0, sensitivity=CLIP)  # that of one contribution: half of what replacing moves
     with pytest.raises(PrivacyError, match="sensitivity"):
-        mechanism_for(contribution(SETTINGS), event=Sampled(rate=0.25, event=too_small))
-    everyone = mechanism_for(contribution(SETTINGS))
+        mechanism_for(SETTINGS.contribution, event=Sampled(rate=0.25, event=too_small))
+    everyone = mechanism_for(SETTINGS.contribution)
     looser = mechanism_for(
-        contribution(dataclasses.replace(SETTINGS, clip_norm=1.0)),
-        event=update_event(dataclasses.replace(SETTINGS, clip_norm=1.0), 96),
+        dataclasses.replace(SETTINGS, clip_norm=1.0).contribution,
+        event=dataclasses.replace(SETTINGS, clip_norm=1.0).event(96),
     )
     for mechanism in (everyone, looser):
         with pytest.raises(PrivacyError, match="mechanism"):
@@ -352,7 +345,7 @@ def test_an_update_is_the_clipped_sum_with_the_noise_that_was_accounted_for(
         "step 0 update 0",
         "step 0 update 1",
     ]
-    assert {entry.event for entry in critic.gradients.mechanism.ledger.entries} == {update_event(SETTINGS, 96)}
+    assert {entry.event for entry in critic.gradients.mechanism.ledger.entries} == {SETTINGS.event(96)}
 
 
 def test_in_pairs_what_records_and_fakes_have_in_common_does_not_use_the_clip_up(mechanism_for, stripes) -> None:
@@ -601,7 +594,7 @@ def test_never_more_releases_than_planned(mechanism_for, stripes: ImageData, mon
     assert critic.done == len(critic.gradients.mechanism.ledger.entries) == 13
     ledger = critic.gradients.mechanism.ledger.total()
     spent = Accountant().epsilon(ledger, 1e-5)
-    assert spent == pytest.approx(Accountant().epsilon(total_event(critic.settings, 96), 1e-5), rel=1e-6)
+    assert spent == pytest.approx(Accountant().epsilon(critic.settings.events(96), 1e-5), rel=1e-6)
 
 
 @pytest.mark.parametrize("releases", [1, 7, 12])
@@ -627,7 +620,7 @@ def test_resuming_after_every_step_is_the_straight_run(tmp_path: Path, stripes: 
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal")
         mechanism = GaussianMechanism(
-            contribution=contribution(settings), event=update_event(settings, 96), ledger=ledger, streams=streams
+            contribution=settings.contribution, event=settings.event(96), ledger=ledger, streams=streams
         )
         critic = DPSGDGAN(
             settings, mechanism, image_size=8, channels=1, classes=3,
@@ -750,8 +743,8 @@ def test_rows_on_a_gpu_do_not_depend_on_place_and_repeat() -> None:
     with TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger", observer="public", context="plan")
         mechanism = GaussianMechanism(
-            contribution=contribution(settings),
-            event=update_event(settings, 300),
+            contribution=settings.contribution,
+            event=settings.event(300),
             ledger=ledger,
             streams=key_of(0),
         )

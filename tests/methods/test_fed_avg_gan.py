@@ -14,17 +14,15 @@ from conftest import copied, key_of, same, tiny_generator, tiny_images
 from gswgan.critics.ensemble.loss import critic_loss
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.methods import BY_PERSON, METHODS, find_method
+from gswgan.methods import BY_PERSON, METHODS, find_method, make_plan
 from gswgan.methods.fed_avg_gan import (
     PUBLISHED_DISCRIMINATOR,
     PUBLISHED_GENERATOR,
     FedAvgGAN,
     FedAvgSettings,
-    contribution,
-    round_event,
 )
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, BatchStreams, Gaussian, Repeated, Sampled, Streams
 from gswgan.privacy.accountant import PLAIN, PLD, VISIBLE_DRAW, visible_draw_epsilon
 from gswgan.privacy.claims import claimed_rounds
@@ -53,7 +51,7 @@ def by_person(seed: int = 0, empty: tuple[int, ...] = ()) -> ImageData:
 def make(data: ImageData, mechanism_for, *, secret: int = 3, **changes) -> FedAvgGAN:
     settings = dataclasses.replace(SETTINGS, **changes)
     critic = FedAvgGAN(
-        settings, mechanism_for(contribution(settings), event=round_event(settings, CLIENTS), key=secret), image_size=8,
+        settings, mechanism_for(settings.contribution, event=settings.event(CLIENTS), key=secret), image_size=8,
         channels=1, classes=3, public=Streams.public(0), batches=BatchStreams(key_of(secret)), device=CPU,
     )  # fmt: skip
     critic.prepare(data)
@@ -101,7 +99,7 @@ def test_the_noise_is_what_is_recorded(mechanism_for, scale: float, accepted: bo
     exact = np.sum([row * min(1, clip / np.linalg.norm(row)) for row in found.values()], axis=0)
     noise = (flat(critic) - before) * critic.settings.clients - exact
     (entry,) = critic._mechanism.ledger.entries
-    assert entry.event == round_event(critic.settings, CLIENTS)
+    assert entry.event == critic.settings.event(CLIENTS)
     assert entry.event.event.noise_std == pytest.approx(SETTINGS.noise_multiplier * clip)
     assert (stats.kstest(noise / (scale * entry.event.event.noise_std), "norm").pvalue > 1e-3) == accepted
 
@@ -180,8 +178,8 @@ def test_a_mechanism_of_another_clip_or_without_sampling_is_refused(mechanism_fo
     other = dataclasses.replace(SETTINGS, clip_norm=0.2)
     plain = Gaussian(noise_std=0.05, sensitivity=0.1, neighbours="zeroed")
     for mechanism in (
-        mechanism_for(contribution(other), event=round_event(other, CLIENTS)),
-        mechanism_for(contribution(SETTINGS), event=plain),
+        mechanism_for(other.contribution, event=other.event(CLIENTS)),
+        mechanism_for(SETTINGS.contribution, event=plain),
     ):
         with pytest.raises(PrivacyError, match="mechanism"):
             FedAvgGAN(
@@ -209,7 +207,7 @@ def test_a_run_leaves_one_line_a_round_and_promises_one_client_zeroed(tmp_path: 
     assert loop.run(folder, data, device=CPU)
     _, entries, _ = read_ledger(folder.ledger)
     assert [entry.name for entry in entries] == ["round 0", "round 1"]
-    assert {entry.event for entry in entries} == {round_event(plan.critic, CLIENTS)}
+    assert {entry.event for entry in entries} == {plan.critic.event(CLIENTS)}
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path):

@@ -16,7 +16,7 @@ from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator
-from gswgan.methods.g_pate import GPate, GPateSettings, ballots, total_event
+from gswgan.methods.g_pate import GPate, GPateSettings
 from gswgan.privacy import Accountant, Gaussian, Ledger, Streams, VoteMechanism, calibrate
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.claims import gaussian_rdp
@@ -230,7 +230,7 @@ def test_the_noise_of_both_releases_has_its_scale_and_no_other(tmp_path, which: 
     scale, other = ((60.0, 10.0), (10.0, 60.0))[which]
     critic = make(tmp_path, tiny_images(), check_noise=60.0, vote_noise=10.0, batch_size=1500)
     mechanism = (critic._check, critic._vote)[which]
-    assert mechanism.ballot == ballots(settings, 1500)[which]
+    assert mechanism.ballot == settings.ballots(1500)[which]
     votes = torch.from_numpy(np.random.default_rng(0).integers(0, 10, (COUNT, 4500)))
     noise = (mechanism.answer("a", votes) - mechanism.counts(votes)).ravel()[:20_000]
     assert kstest(noise / scale, "norm").pvalue > 1e-3
@@ -245,7 +245,7 @@ def test_the_sensitivity_of_a_step_is_attained_and_not_exceeded(tmp_path, stripe
     images, labels = fakes()
     directions = critic.directions(images)
     before = critic.votes(images, labels, directions)
-    check, vote = (next(iter(tally(e))) for e in total_event(critic.settings, steps=1, batch_size=BATCH).event.events)
+    check, vote = (next(iter(tally(e))) for e in critic.settings.events(steps=1, batch_size=BATCH).event.events)
     found = [0.0, 0.0]
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)
@@ -267,7 +267,7 @@ def test_the_sensitivity_of_a_step_is_attained_and_not_exceeded(tmp_path, stripe
 
 @pytest.mark.parametrize("forgotten", ["the batch", "the directions", "that two counts move"])
 def test_a_step_that_forgets_part_of_its_sensitivity_is_refused(tmp_path, forgotten: str) -> None:
-    _, vote = ballots(SETTINGS, BATCH)
+    _, vote = SETTINGS.ballots(BATCH)
     questions = {"the batch": 3, "the directions": BATCH, "that two counts move": 3 * BATCH / 2}[forgotten]
     event = Gaussian(noise_std=1.0, sensitivity=math.sqrt(2 * questions))
     ledger = Ledger(tmp_path / "ledger", observer="public", context="plan")
@@ -278,7 +278,7 @@ def test_a_step_that_forgets_part_of_its_sensitivity_is_refused(tmp_path, forgot
 def test_the_ledger_has_what_was_accounted_for(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
     play(critic, tiny_generator())
-    planned = total_event(SETTINGS, steps=STEPS, batch_size=BATCH)
+    planned = SETTINGS.events(steps=STEPS, batch_size=BATCH)
     assert tally(critic._check.ledger.total()) == tally(planned)
     names = [entry.name for entry in critic._check.ledger.entries]
     assert names == [f"step {step} {what}" for step in range(STEPS) for what in ("check", "votes")]
@@ -297,18 +297,18 @@ def test_the_papers_settings_are_the_appendixs() -> None:
 @pytest.mark.parametrize("order", [2.0, 20.0])
 def test_a_coordinate_costs_what_the_papers_of_gnmax_and_g_pate_say(order: float) -> None:
     """GNMax is (order, order / sigma_2^2)-RDP, its check (order, order / (2 sigma_1^2)) (Papernot et al. 2018)."""
-    check, vote = tally(total_event(dataclasses.replace(PAPER, projection=1), steps=1, batch_size=1))
+    check, vote = tally(dataclasses.replace(PAPER, projection=1).events(steps=1, batch_size=1))
     assert gaussian_rdp(check, order) == pytest.approx(order / (2 * 600.0**2))
     assert gaussian_rdp(vote, order) == pytest.approx(order / 100.0**2)
 
 
 def test_the_whole_run_costs_the_exact_gaussian_figure() -> None:
     """At the appendix's noises epsilon 10 is spent after 65 steps of 30 fakes: mu^2 = T B k (1/s1^2 + 2/s2^2)."""
-    epsilon = Accountant().epsilon(total_event(PAPER, steps=65, batch_size=30), 1e-5)
+    epsilon = Accountant().epsilon(PAPER.events(steps=65, batch_size=30), 1e-5)
     mu = math.sqrt(65 * 30 * 10 * (1 / 600**2 + 2 / 100**2))
     assert math.exp(float(gaussian_log_delta(mu, epsilon))) == pytest.approx(1e-5, rel=2e-3)
     assert epsilon == pytest.approx(9.93, abs=0.01)
-    assert Accountant().epsilon(total_event(PAPER, steps=66, batch_size=30), 1e-5) > 10
+    assert Accountant().epsilon(PAPER.events(steps=66, batch_size=30), 1e-5) > 10
 
 
 def test_the_total_agrees_with_autodp() -> None:
@@ -316,14 +316,14 @@ def test_the_total_agrees_with_autodp() -> None:
     transformer = pytest.importorskip("autodp.transformer_zoo")
     both = [zoo.ExactGaussianMechanism(s) for s in (600.0 / math.sqrt(300), 100.0 / math.sqrt(600))]
     total = transformer.ComposeGaussian()(both, [65, 65])
-    found = Accountant().epsilon(total_event(PAPER, steps=65, batch_size=30), 1e-5)
+    found = Accountant().epsilon(PAPER.events(steps=65, batch_size=30), 1e-5)
     assert found == pytest.approx(total.get_approxDP(1e-5), rel=1e-3)
 
 
 def test_calibration_scales_both_noises() -> None:
     def run(noise: float):
         settings = dataclasses.replace(PAPER, check_noise=6 * noise, vote_noise=noise)
-        return total_event(settings, steps=500, batch_size=30)
+        return settings.events(steps=500, batch_size=30)
 
     noise = calibrate(run, epsilon=10.0, delta=1e-5, accountant=Accountant())
     assert noise == pytest.approx(100 * math.sqrt(500 / 65.8), rel=0.005)

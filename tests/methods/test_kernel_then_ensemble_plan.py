@@ -13,9 +13,9 @@ from conftest import tiny_images
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError
-from gswgan.methods import kernel_then_ensemble
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import kernel_then_ensemble, make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed, Gaussian, Repeated, Sampled
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run import loop
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 def small(monkeypatch: pytest.MonkeyPatch, **changes) -> Plan:
     """Images of 8x8 with a start, which they have no need of: a few steps of each critic."""
-    monkeypatch.setattr("gswgan.methods.gs_wgan_plan.is_started", lambda facts: True)
+    monkeypatch.setattr(kernel_then_ensemble, "is_started", lambda facts: True)
     monkeypatch.setattr(kernel_then_ensemble, "rows_of_a_step", lambda facts: 6)
     monkeypatch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
     plan = make_plan(Facts.of(tiny_images()), preset="ensemble", shards=6, steps=3)

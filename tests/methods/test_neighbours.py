@@ -22,9 +22,9 @@ from conftest import changed_in_one_record, tiny_baseline, tiny_images, tiny_pla
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.data import ImageData
 from gswgan.generators import GeneratorSettings
-from gswgan.methods import BY_PERSON, METHODS, kernel_then_ensemble
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import kernel_then_ensemble, make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import GaussianMechanism, Laplace, VoteMechanism
 from gswgan.privacy.events import BaseEvent, unsampled
 from gswgan.privacy.ledger import read_ledger
@@ -55,7 +55,7 @@ def fed_avg_plan(data: ImageData) -> Plan:
 def started_plan(data: ImageData) -> Plan:
     """An ensemble with a start on images so tiny that they have no need of one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gswgan.methods.gs_wgan_plan.is_started", lambda facts: True)
+        patch.setattr(kernel_then_ensemble, "is_started", lambda facts: True)
         patch.setattr(kernel_then_ensemble, "rows_of_a_step", lambda facts: 6)
         patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
         plan = make_plan(Facts.of(data), preset="ensemble", shards=6, steps=60, **KEY)
@@ -179,10 +179,11 @@ def test_one_unit_moves_each_sum_by_at_most_what_is_accounted_for_and_nothing_th
 @pytest.mark.parametrize("name", ["kernel", "ensemble", "dp-sgd-gan revisited", "pate-gan", "fed-avg-gan"])
 def test_a_generator_that_sees_past_the_releases_is_found(name: str, tmp_path: Path, monkeypatch) -> None:
     """The check above, on a critic whose answers also have the data's mean in them."""
-    method = CASES[name][1](CASES[name][0]).recipe
+    settings = type(CASES[name][1](CASES[name][0]).critic)
+    make = settings.make
 
-    def leaky(plan: Plan, context: object) -> object:
-        critic = method.critic(plan, context)  # type: ignore[arg-type]
+    def leaky(self: object, plan: Plan, context: object) -> object:
+        critic = make(self, plan, context)
         prepare, answer, mean = critic.prepare, critic.upstream_gradient, []
 
         def prepare_and_look(data: ImageData, *, resumed: bool = False) -> None:
@@ -194,7 +195,6 @@ def test_a_generator_that_sees_past_the_releases_is_found(name: str, tmp_path: P
             setattr(critic, attribute, value)
         return critic
 
-    table = BY_PERSON if method.name in BY_PERSON else METHODS
-    monkeypatch.setitem(table, method.name, dataclasses.replace(method, critic=leaky))
+    monkeypatch.setattr(settings, "make", leaky)
     _, _, folders = both_runs(name, tmp_path)
     assert folders[0].generator.read_bytes() != folders[1].generator.read_bytes()

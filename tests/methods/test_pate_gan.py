@@ -17,7 +17,7 @@ from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
 from gswgan.generators.generator import Generator
-from gswgan.methods.pate_gan import PateGan, PateGanSettings, ballot, total_event, weights_of
+from gswgan.methods.pate_gan import PateGan, PateGanSettings, weights_of
 from gswgan.privacy import Accountant, Event, Laplace, Ledger, Repeated, Streams, VoteMechanism, calibrate
 from gswgan.privacy.events import tally
 from gswgan.run.loop import train
@@ -132,14 +132,14 @@ def remembers(critic: PateGan, planned: Event) -> None:
 def test_the_accountant_forgets_nothing(tmp_path, stripes) -> None:
     critic = make(tmp_path, stripes)
     play(critic, tiny_generator())
-    remembers(critic, total_event(SETTINGS, steps=STEPS))
+    remembers(critic, SETTINGS.events(STEPS))
 
 
 @pytest.mark.parametrize("forgotten", ["updates", "batch", "other count", "ledger"])
 def test_violation_an_accountant_that_forgets_is_found(tmp_path, stripes, monkeypatch, forgotten: str) -> None:
     """An accountant that leaves out a factor (as synthcity issue 276), or a release that is not recorded."""
-    event = ballot(SETTINGS).laplace(SETTINGS.scale)
-    planned: Event = total_event(SETTINGS, steps=STEPS)
+    event = SETTINGS.ballot.laplace(SETTINGS.scale)
+    planned: Event = SETTINGS.events(STEPS)
     if forgotten == "updates":
         planned = Repeated(event=event, times=STEPS)
     elif forgotten == "batch":
@@ -162,7 +162,7 @@ def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) 
     ledger = Ledger(tmp_path / "ledger", observer="public", context="plan")
     event = Laplace(scale=2.0, sensitivity=1.0, values=values)
     with pytest.raises(PrivacyError):
-        VoteMechanism(ballot=ballot(SETTINGS), event=event, ledger=ledger, streams=key_of(0))
+        VoteMechanism(ballot=SETTINGS.ballot, event=event, ledger=ledger, streams=key_of(0))
 
 
 def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
@@ -192,7 +192,7 @@ def loss_moment(order: int, scale: float) -> float:
 def test_a_label_costs_at_most_what_the_papers_theorems_say(rate: float) -> None:
     """Each label is (2 lambda, 0)-DP and its log moment is at most 2 lambda^2 l (l + 1), scale = 1 / lambda."""
     settings = dataclasses.replace(SETTINGS, scale=1 / rate, batch_size=1, student_updates=1)
-    event = total_event(settings, steps=1)
+    event = settings.events(1)
     (single,) = tally(event)
     assert single.pure_epsilon == pytest.approx(2 * rate)
     assert Accountant().epsilon(event, 1e-12) == pytest.approx(2 * rate, rel=1e-3)
@@ -208,7 +208,7 @@ def test_the_total_is_below_the_papers_data_independent_accountant() -> None:
     settings = PateGanSettings(teachers=60, scale=60.0, batch_size=64)
     labels, rate = 64 * 5 * 20, 1 / 60
     paper = min((labels * 2 * rate**2 * l * (l + 1) + math.log(1e5)) / l for l in range(1, 200))  # noqa: E741
-    ours = Accountant().epsilon(total_event(settings, steps=20), 1e-5)
+    ours = Accountant().epsilon(settings.events(20), 1e-5)
     gaussian = math.sqrt(2 * labels) * rate  # the central limit of the composition
     assert gaussian**2 / 2 < ours < paper
     assert ours == pytest.approx(Accountant().epsilon(Laplace(scale=60.0, sensitivity=1.0, values=2 * labels), 1e-5))
@@ -219,13 +219,13 @@ def test_steps_without_a_round_cost_nothing(tmp_path, stripes) -> None:
     settings = dataclasses.replace(SETTINGS, generator_updates=2)
     critic = make(tmp_path, stripes, generator_updates=2)
     play(critic, tiny_generator(), steps=5)
-    assert tally(critic._mechanism.ledger.total()) == tally(total_event(settings, steps=5))
+    assert tally(critic._mechanism.ledger.total()) == tally(settings.events(5))
     assert len(critic._mechanism.ledger.entries) == 3 * 2
 
 
 def test_calibration_finds_a_scale() -> None:
     scale = calibrate(
-        lambda noise: total_event(dataclasses.replace(SETTINGS, scale=noise), steps=20),
+        lambda noise: dataclasses.replace(SETTINGS, scale=noise).events(20),
         epsilon=10.0,
         delta=1e-5,
         accountant=Accountant(),
@@ -259,7 +259,7 @@ def test_a_replaced_teacher_moves_two_counts_of_each_fake_by_one(tmp_path, strip
         critic.teachers.params["linear.bias"][5] = value
         changes.append(critic._mechanism.counts(critic.teachers.votes(images, labels)))
     assert np.abs(changes[0] - changes[1]).sum() == 2 * 6  # attained
-    event = ballot(SETTINGS).laplace(1.0)
+    event = SETTINGS.ballot.laplace(1.0)
     assert event.values * event.sensitivity == 2 * 6
     others = np.abs(changes[0] - critic._mechanism.counts(before))
     assert others.max() <= 1

@@ -18,9 +18,9 @@ from gswgan.critics.refined.gradients import Gradients
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.refined import RefinedGenerator
-from gswgan.methods import refined
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, refined
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed, Gaussian, Repeated, Sampled
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GaussianMechanism
@@ -210,5 +210,5 @@ def held_out_loss(generator: RefinedGenerator) -> float:
 
 
 def test_the_recipe_depends_on_public_facts_alone() -> None:
-    assert refined.recipe(MNIST, "cuda") == refined.recipe(dataclasses.replace(MNIST, data="other"), "cuda")
-    assert refined.recipe(dataclasses.replace(MNIST, image_size=8), "cpu").width < refined.recipe(MNIST, "cpu").width
+    assert refined.sizes(MNIST, "cuda") == refined.sizes(dataclasses.replace(MNIST, data="other"), "cuda")
+    assert refined.sizes(dataclasses.replace(MNIST, image_size=8), "cpu").width < refined.sizes(MNIST, "cpu").width

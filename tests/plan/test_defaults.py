@@ -18,7 +18,7 @@ from gswgan.plan.defaults import (
     memory,
     smoothing,
 )
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.plan.settings import from_plain, to_plain
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

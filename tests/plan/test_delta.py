@@ -13,10 +13,10 @@ from conftest import tiny_images
 from gswgan import GSWGAN
 from gswgan.cli.main import app
 from gswgan.errors import GswganWarning, PlanError
-from gswgan.federated.critic_plan import make_critic_plan
 from gswgan.federated.trust import make_federated_plan
-from gswgan.plan.make import check_large_delta, make_plan
-from gswgan.plan.plan import Facts
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import check_large_delta
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -52,7 +52,7 @@ def test_a_delta_of_one_over_n_or_more_is_refused_unless_it_was_asked_for() -> N
 
 
 def test_the_papers_federated_preset_still_has_its_delta() -> None:
-    plan = make_critic_plan(with_records(866, 866), preset="paper-federated", trust="untrusted-server")
+    plan = make_federated_plan(with_records(866, 866), preset="paper-federated", trust="untrusted-server")
     assert plan.guarantee.delta == 1.15e-3  # below 1/866 = 1.1547e-3
     check_large_delta(plan, allowed=False)
 

@@ -20,8 +20,9 @@ from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan, plan_from_table, read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -170,8 +171,8 @@ def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
         plan = tiny_plan(tiny_images(), preset=preset)
         path = tmp_path / f"{preset}.json"
         plan.save(path)
-        assert Plan.load(path) == plan
-        assert Plan.load(path).digest() == plan.digest()
+        assert read_plan(path) == plan
+        assert read_plan(path).digest() == plan.digest()
         assert json.loads(path.read_text())["format_version"] == 5
     other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
     assert other.digest() != plan.digest()
@@ -195,7 +196,7 @@ def test_a_broken_plan_file_names_what_is_wrong(tmp_path: Path, change, named: s
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(content))
     with pytest.raises(PlanError, match=named):
-        Plan.load(path)
+        read_plan(path)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_plan_cannot_claim_what_its_critic_does_not_do(tmp_path: Path, change,
     content = tiny_plan(data).to_json()
     change(content)
     with pytest.raises(PlanError, match=named):
-        Plan.from_json(content)
+        read_plan(content)
 
 
 def test_a_plan_for_shards_needs_them(tmp_path: Path) -> None:
@@ -239,11 +240,11 @@ def test_a_plan_for_shards_needs_them(tmp_path: Path) -> None:
         content = tiny_plan(tiny_images(), preset="ensemble").to_json()
         content["privacy"]["shards"] = shards
         with pytest.raises(PlanError, match="shards"):
-            Plan.from_json(content)
+            read_plan(content)
     content = tiny_plan(tiny_images(), preset="paper").to_json()
     content["privacy"]["shards"] = None
     with pytest.raises(PlanError, match="shards"):
-        Plan.from_json(content)
+        read_plan(content)
 
 
 def test_steps_of_the_ensemble_cannot_differ_from_what_is_accounted_for() -> None:
@@ -268,7 +269,7 @@ from gswgan.cli.main import app
 app(["train", "--plan", r"{tmp_path}/plan.json", "--data", r"{tmp_path}/data.npz", "--classes", "3",
      "--out", r"{tmp_path}/run", "--device", "cpu"], standalone_mode=False)
 """
-    plan = Plan.load(tmp_path / "plan.json")
+    plan = read_plan(tmp_path / "plan.json")
     facts = dataclasses.replace(plan.facts, data="data", class_names=("0", "1", "2"))
     dataclasses.replace(plan, facts=facts).save(tmp_path / "plan.json")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -318,7 +319,7 @@ def mutate(content: dict[str, Any], data: st.DataObject) -> None:
         del table[key]
     elif action == "add" and isinstance(table, dict):
         table[data.draw(st.text(max_size=9) | st.sampled_from(["sigma", "steps"]))] = data.draw(json_values)
-    elif action == "nudge" and type(table[key]) in (int, float, bool):
+    elif action == "nudge" and type(table[key]) in (int, float, bool) and abs(table[key]) < 2**63:
         table[key] = data.draw(
             st.sampled_from([0, -table[key], table[key] + 1, table[key] * 1e-3, 1e300, float("nan")])
         )
@@ -332,7 +333,7 @@ def test_a_mutated_plan_is_refused_or_the_same(preset: str, data: st.DataObject)
     content = json.loads(saved(preset))
     mutate(content, data)
     with contextlib.suppress(PlanError):
-        assert Plan.from_json(content) == Plan.from_json(json.loads(saved(preset)))
+        assert read_plan(content) == read_plan(json.loads(saved(preset)))
 
 
 @FUZZ
@@ -345,13 +346,13 @@ def test_a_mutated_plan_with_its_own_digest_is_refused_or_whole(preset: str, dat
     plain = {key: value for key, value in content.items() if key not in ("format_version", "digest")}
     plan, message = None, ""
     try:
-        plan = Plan.from_table(copy.deepcopy(plain))
+        plan = plan_from_table(copy.deepcopy(plain))
     except PlanError as refused:
         message = str(refused)
     assert len(message) < 700  # never a whole table
     if plan is None:
         return
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     assert plan.privacy.total()
     assert 0 < plan.privacy.noise_std <= 2.0**20 * plan.privacy.clip_norm
     assert plan.guarantee.delta == plan.privacy.delta
@@ -367,7 +368,7 @@ def test_a_mutated_plan_with_its_own_digest_is_refused_or_whole(preset: str, dat
 def test_any_bytes_are_refused_as_a_plan(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(PlanError):
-        Plan.load(tmp_path / "plan.json")
+        read_plan(tmp_path / "plan.json")
 
 
 @FUZZ
@@ -381,7 +382,7 @@ def test_a_damaged_plan_file_is_refused_or_the_same(tmp_path: Path, preset: str,
         content[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
     with contextlib.suppress(PlanError):
-        assert Plan.load(path) == tiny_plan(tiny_images(), preset=preset)
+        assert read_plan(path) == tiny_plan(tiny_images(), preset=preset)
 
 
 @FUZZ
@@ -396,7 +397,7 @@ def test_any_plan_comes_back_as_it_was(
         generator=dataclasses.replace(plan.generator, width=width),
         optimizer=dataclasses.replace(plan.optimizer, learning_rate=rate),
     )  # fmt: skip
-    again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    again = read_plan(json.loads(json.dumps(plan.to_json())))
     assert again == plan
     assert again.digest() == plan.digest()
 
@@ -407,4 +408,4 @@ def test_equal_plans_have_equal_digests_however_a_number_is_written() -> None:
     assert (
         whole.digest() == dataclasses.replace(whole, privacy=dataclasses.replace(plan.privacy, noise_std=3.0)).digest()
     )
-    assert Plan.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert read_plan(json.loads(json.dumps(whole.to_json()))) == whole

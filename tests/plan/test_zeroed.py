@@ -10,8 +10,9 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 
 from gswgan.errors import GswganError, PlanError
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,

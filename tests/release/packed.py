@@ -14,7 +14,7 @@ from report_runs import OPTIONS, _place, a_run
 from rounds import answer_all, make_clients, make_round, people, small_plan
 
 from conftest import tiny_baseline, tiny_images
-from gswgan.plan.plan import Plan
+from gswgan.methods import plan_from_table
 from gswgan.privacy.ledger import chained_line, read_chain
 from gswgan.release.files import MANIFEST, checksum
 from gswgan.release.pack import pack
@@ -94,7 +94,7 @@ def replan(folder: Path, change: Any) -> None:
     content = json.loads((folder / "model.json").read_text())
     table = {key: value for key, value in content["plan"].items() if key not in ("format_version", "digest")}
     change(table)
-    plan = Plan.from_table(table)
+    plan = plan_from_table(table)
     write_json(folder / "model.json", {**content, "plan": plan.to_json()})
     header, *entries = rows(folder)
     rechain(folder, [{**header, "context": plan.digest()}, *entries])

@@ -19,10 +19,10 @@ from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
-from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae
-from gswgan.methods.gs_wgan_plan import load_preset
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae, make_plan
+from gswgan.methods.ensemble import load_preset
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.release.verify import verify
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run

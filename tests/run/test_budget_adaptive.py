@@ -10,8 +10,9 @@ from test_budget import DATA, again
 
 from conftest import tiny_baseline, tiny_plan
 from gswgan.errors import PrivacyError
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed
 from gswgan.run.budget import Budget
 

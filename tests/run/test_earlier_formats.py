@@ -14,7 +14,7 @@ import torch
 from conftest import tiny_images, tiny_plan
 from gswgan.api import load
 from gswgan.errors import PlanError, PrivacyError
-from gswgan.plan.plan import Plan
+from gswgan.methods import read_plan
 from gswgan.privacy.ledger import chained_line
 from gswgan.release.pack import pack
 from gswgan.run.budget import Budget
@@ -44,7 +44,7 @@ USES: dict[str, Callable[[RunFolder], object]] = {
     "train on its embedding": lambda folder: retrain(
         folder.root, folder.root.with_name("again"), steps=2, device="cpu", seed=0
     ),
-    "resume": lambda folder: run(folder, DATA, device=CPU),
+    "resume": lambda folder: run(RunFolder(folder.root), DATA, device=CPU),
 }
 
 
@@ -75,7 +75,7 @@ def test_the_command_line_says_so_in_one_message(tmp_path: Path) -> None:
 def test_a_version_that_never_was_is_no_earlier_one() -> None:
     for version in (6, 0, -1, None, "4"):
         with pytest.raises(PlanError, match=r"format_version.*--save-plan") as said:
-            Plan.from_json({"format_version": version})
+            read_plan({"format_version": version})
         assert "earlier" not in str(said.value)
 
 

@@ -28,15 +28,15 @@ from gswgan.audit.wiring import (
     seed_of,
 )
 from gswgan.audit.worst_case import SIGNAL_TO_NOISE
-from gswgan.critics import autoencoder
+from gswgan.critics import autoencoder, dp_sgd_gan
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
-from gswgan.methods import dp_sgd_gan, find_method
+from gswgan.methods import find_method, make_plan
 from gswgan.methods.dp_merf_ae import DPMerfAESettings
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
 from gswgan.methods.g_pate import GPateSettings
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 
 RECORDS, BATCH = 20, 6
 """Of the tiny runs: records, and how many take part in a release on average, where they are sampled."""
@@ -186,7 +186,8 @@ class _PlantedFeatures:
 
 
 def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
-    settings, rows = plan.critic, plan.training.batch_size
+    settings: Any = plan.critic
+    rows = plan.training.batch_size
     data = made_data(plan.facts, world)
     fake = torch.zeros(rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(rows, dtype=torch.int64)
@@ -235,9 +236,10 @@ def _watch_votes(mechanism: Any, settings: GPateSettings) -> ReleaseStatistics:
 
 def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
     """Short runs, one after the other, each with a key of its own; then the embedding's releases, where it has many."""
+    settings: Any = plan.critic
     data = made_data(plan.facts, world)
     found: dict[str, ReleaseStatistics] = {}
-    for number in range(math.ceil(steps / plan.critic.autoencoder.releases)):
+    for number in range(math.ceil(steps / settings.autoencoder.releases)):
         run = restated(plan, seed=seed_of(plan.seed, number))
         with open_real_run(run, data) as real:
             seen = _plant_gradients(real.critic.gradients, autoencoder.reconstruction_loss)
@@ -247,7 +249,7 @@ def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Release
             found["auto-encoder"].extend(seen)
         else:
             found["auto-encoder"] = seen
-    if isinstance(plan.critic.embedding, MinibatchSettings):
+    if isinstance(settings.embedding, MinibatchSettings):
         with open_real_run(plan, data) as real:
             found["minibatches"] = _watch_minibatches(real.critic.kernel, data, plan, steps)
     return found

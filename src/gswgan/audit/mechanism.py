@@ -18,8 +18,9 @@ from gswgan.audit.worst_case import kernel_pairs, kernel_scores, observe_ensembl
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.errors import AuditError
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_whole
 from gswgan.privacy import Composed, DrawnOne, Gaussian, PrivacyCost, Repeated
 from gswgan.privacy.events import gaussian_of, tally

@@ -26,8 +26,9 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.errors import AuditError
+from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
-from gswgan.plan.plan import Draft, Facts, Plan
+from gswgan.plan.plan import Draft, Plan
 from gswgan.privacy.events import BaseEvent, gaussian_of
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder

@@ -33,14 +33,15 @@ from gswgan.audit.wiring import (
     sign_of_record,
 )
 from gswgan.critics.ensemble.ensemble import Ensemble
-from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods.kernel import PlannedKernel
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy.participation import expected_participants
 
 Features = Callable[[Tensor], Tensor]
@@ -120,7 +121,7 @@ def kernel_scores(
 
 def kernel_release(plan: Plan, data: ImageData, *, seed: int, features: Any = None) -> Embedding:
     """The embedding that a run of the plan's privacy settings on this data leaves in its folder."""
-    run = restated(plan, seed=seed, facts=Facts.of(data), critic=FEATURES)
+    run = restated(plan, seed=seed, facts=Facts.of(data), critic=PlannedKernel(**vars(FEATURES)))
     with open_real_run(run, data) as real:
         if features is not None:
             real.critic.features = features
@@ -162,9 +163,7 @@ def small_ensemble_plan(plan: Plan, *, seed: int) -> Plan:
     """The plan with SHARDS critics that do not learn, a record each, and little noise; sampling as it is planned."""
     privacy = plan.privacy
     assert privacy is not None
-    settings = plan.critic.ensemble if isinstance(plan.critic, KernelThenEnsembleSettings) else plan.critic
-    tiny = replace(settings, width=2, warm_start=0)
-    assert isinstance(tiny, EnsembleSettings)
+    tiny: Any = replace(plan.critic.ensemble_settings, width=2, warm_start=0)
     if isinstance(plan.critic, KernelThenEnsembleSettings):
         tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
     if privacy.sampling != "one":  # the paper's is little enough
@@ -214,7 +213,8 @@ def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]
 
 def observe_start(plan: Plan) -> Observed:
     """The noise of the kernel's release before an ensemble: released minus exact sums, over the planned noise."""
-    settings, data = plan.critic, made_data(plan.facts, 1)
+    settings: Any = plan.critic
+    data = made_data(plan.facts, 1)
     with open_real_run(plan, data) as real:
         with contextlib.suppress(RunError):
             real.critic.kernel.prepare(data)

@@ -30,8 +30,8 @@ class Entry:
     @property
     def calibrated(self) -> bool:
         """Whether its noise follows from epsilon. If not it appears once, at its own noise or with none."""
-        recipe = find_method(self.method)
-        return not recipe.void and recipe.own_noise(self.preset) is None
+        method = find_method(self.method)
+        return method.has_guarantee and method.own_noise(self.preset) is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Cell:
         """The epsilon that was asked for, in words."""
         if self.epsilon is not None:
             return f"epsilon {self.epsilon:g}"
-        return "no guarantee" if find_method(self.entry.method).void else "its own noise"
+        return "its own noise" if find_method(self.entry.method).has_guarantee else "no guarantee"
 
     @property
     def name(self) -> str:

@@ -26,9 +26,10 @@ from gswgan.evaluation.metrics import EvaluationSetup, Request
 from gswgan.evaluation.references import is_public, reference_folders
 from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
+from gswgan.methods import make_plan
 from gswgan.plan.defaults import TINY
-from gswgan.plan.make import make_plan, plan_warnings
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import plan_warnings
 from gswgan.plan.settings import check_whole
 from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.run import loop

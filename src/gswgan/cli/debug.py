@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,27 +17,30 @@ if TYPE_CHECKING:
 
     from gswgan.data import ImageData
     from gswgan.evaluation.debugging import SuspicionRule
-    from gswgan.plan.plan import Facts, Plan
+    from gswgan.plan.facts import Facts
+    from gswgan.plan.plan import Plan
+
+Option = typer.Option
+_PLANNED = ("method", "preset", "epsilon", "delta", "steps", "rate", "seed")
 
 
 def debug(
-    data: Annotated[str, typer.Option(help="Data by person, as for `gswgan train`.")] = "mnist-writers",
-    public: Annotated[str, typer.Option(help="Public labelled data by person, as DATA or DATA:SPLIT.")] = (
+    data: Annotated[str, Option(help="Data by person, as for `gswgan train`.")] = "mnist-writers",
+    public: Annotated[str, Option(help="Public labelled data by person, as DATA or DATA:SPLIT.")] = (
         "mnist-writers:test"
     ),
-    method: Annotated[str, typer.Option(help="gswgan or fed-avg-gan.")] = "gswgan",
-    preset: Annotated[str | None, typer.Option(
-        help="default (kernel critic) or ensemble (Algorithm 2); noise-0.01, noise-0.1 or noise-0.5.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Target epsilon, for both together. Default: 10.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Target delta, well below 1 / clients.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of each generator; rounds of Algorithm 2.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Share of the clients in a round of Algorithm 2.")] = None,
-    seed: Annotated[int, typer.Option(help="Also chooses who has the bug.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    save_plan: Annotated[Path | None, typer.Option(help="Save the plan to this file, then stop.")] = None,
-    plan_file: Annotated[Path | None, typer.Option("--plan",
-        help="Run a saved plan (needs no dp-accounting).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to make, or to go on in.")] = None,
+    method: Annotated[str, Option(help="gswgan or fed-avg-gan.")] = "gswgan",
+    preset: Annotated[str | None, Option(
+        help="kernel (kernel critic) or ensemble (Algorithm 2); noise-0.01, noise-0.1 or noise-0.5.")] = None,
+    epsilon: Annotated[float | None, Option(help="Target epsilon, for both together. Default: 10.")] = None,
+    delta: Annotated[float | None, Option(help="Target delta, well below 1 / clients.")] = None,
+    steps: Annotated[int | None, Option(help="Steps of each generator; rounds of Algorithm 2.")] = None,
+    rate: Annotated[float | None, Option(help="Share of the clients in a round of Algorithm 2.")] = None,
+    seed: Annotated[int, Option(help="Also chooses who has the bug.")] = 0,
+    device: Annotated[str, Option(help="cpu, cuda or auto.")] = "auto",
+    save_plan: Annotated[Path | None, Option(help="Save the plan to this file, then stop.")] = None,
+    plan_file: Annotated[Path | None, Option("--plan", help="Run a saved plan (needs no dp-accounting).")] = None,
+    out: Annotated[Path | None, Option(help="The folder to make, or to go on in.")] = None,
 ) -> None:  # fmt: skip
     """Invert the images of half of the clients, then look for it: `gswgan federate debug --out DEBUG`.
 
@@ -45,53 +48,66 @@ def debug(
     counts as zero in the other. Two generators are trained, and DEBUG/debug.html shows both. All clients are computed
     here, with a trusted aggregator. The same command goes on where it stopped.
     """
+    options = {name: value for name, value in locals().items() if name in _PLANNED and value is not None}
     from gswgan.data import load_data
-    from gswgan.evaluation.debugging import GROUPS, with_bug
-    from gswgan.plan.plan import Facts, Plan
-    from gswgan.report.debugging import write_page
-    from gswgan.run.released import pick_device
+    from gswgan.methods import read_plan
+    from gswgan.plan.facts import Facts
 
+    _check_places(out, save_plan)
+    images = load_data(data)
+    plan = read_plan(plan_file) if plan_file else _plan(Facts.of(images), _kind(device, save_plan), **options)
+    console.print(f"{plan.method}, {plan.preset}: {plan.guarantee}, for both generators together")
+    if save_plan is not None:
+        plan.save(save_plan)
+    elif out is not None:
+        _look_for_bug(out, plan, images, public, seed, device)
+
+
+def _check_places(out: Path | None, save_plan: Path | None) -> None:
     if (out is None) == (save_plan is None):
         raise PlanError("out", None, "a folder for the runs, or --save-plan", "Pass one of them.")
     if save_plan is not None and os.path.lexists(save_plan):
         raise RunError("plan", str(save_plan), "a file that does not exist yet", "Choose another --save-plan.")
-    images = load_data(data)
-    kind = device if save_plan is not None and device != "auto" else pick_device(device).type
-    if plan_file is not None:
-        plan = Plan.load(plan_file)
+
+
+def _kind(device: str, save_plan: Path | None) -> str:
+    """For which kind of device is planned; a plan that is saved may be for another machine."""
+    from gswgan.run.released import pick_device
+
+    return device if save_plan is not None and device != "auto" else pick_device(device).type
+
+
+def _plan(facts: Facts, device: str, method: str, preset: str | None = None, **options: Any) -> Plan:
+    from gswgan.federated.trust import make_federated_plan
+    from gswgan.methods import make_plan
+
+    if method == "fed-avg-gan":
+        options.pop("rate", None)
+        return make_plan(facts, method=method, preset=preset, device=device, **options)
+    if method != "gswgan" or preset not in (None, "kernel", "ensemble"):
+        raise PlanError("method and preset", (method, preset), "gswgan with kernel or ensemble, or fed-avg-gan")
+    if preset == "ensemble":
+        options["rounds"] = options.pop("steps", None)
     else:
-        wishes = {"epsilon": epsilon, "delta": delta, "steps": steps, "rate": rate}
-        plan = _plan(Facts.of(images), method, preset, seed=seed, device=kind, **wishes)
-    console.print(f"{plan.method}, {plan.preset}: {plan.guarantee}, for both generators together")
-    if save_plan is not None:
-        plan.save(save_plan)
-        return
-    assert out is not None
-    faulty, where = with_bug(images, seed=seed), pick_device(device)
-    rule = _suspicion_rule(out, public, where)
+        options.pop("rate", None)
+    return make_federated_plan(facts, preset=preset or "kernel", trust="trusted-aggregator", device=device, **options)
+
+
+def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: int, device: str) -> None:
+    """Train both generators on data with the bug, and show what they draw."""
+    from gswgan.evaluation.debugging import GROUPS, with_bug
+    from gswgan.report.debugging import write_page
+    from gswgan.run.released import pick_device
+
+    faulty, place = with_bug(images, seed=seed), pick_device(device)
+    rule = _suspicion_rule(out, public, place)
     console.print(f"suspected: below an accuracy of {rule.threshold:.3f}, fixed on {public}")
     for group, part in rule.parts(faulty).items():
-        _train(out / group, plan, part, where)
+        _train(out / group, plan, part, place)
     found = write_page(out, plan, threshold=rule.threshold, public=public)
     for group in GROUPS:
         console.print(f"{group + ':':12} {found['bright_share'][group]:.3f} of the images have a bright background")
     console.print(f"page:        {out / 'debug.html'}")
-
-
-def _plan(facts: Facts, method: str, preset: str | None, *, rate: float | None, **options: object) -> Plan:
-    from gswgan.federated.critic_plan import make_critic_plan
-    from gswgan.federated.trust import make_federated_plan
-    from gswgan.plan.make import make_plan
-
-    given: dict[str, object] = {name: value for name, value in options.items() if value is not None}
-    if method == "fed-avg-gan":
-        return make_plan(facts, method=method, preset=preset, **given)  # type: ignore[arg-type]
-    if method != "gswgan" or preset not in (None, "kernel", "ensemble"):
-        raise PlanError("method and preset", (method, preset), "gswgan with default or ensemble, or fed-avg-gan")
-    if preset == "ensemble":
-        rounds = given.pop("steps", None)
-        return make_critic_plan(facts, rounds=rounds, rate=rate, **given)  # type: ignore[arg-type]
-    return make_federated_plan(facts, **given)  # type: ignore[arg-type]
 
 
 def _suspicion_rule(out: Path, public: str, device: torch.device) -> SuspicionRule:

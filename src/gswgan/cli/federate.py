@@ -1,26 +1,19 @@
-"""`gswgan federate`: data that stays with its people, on Flower (extra `federated`)."""
+"""`gswgan federate`: federated training, on Flower (extra `federated`) or by files."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gswgan.cli.console import console
-from gswgan.cli.running import limit_threads, progress_of
-from gswgan.errors import PlanError, RunError
-
-if TYPE_CHECKING:
-    from gswgan.plan.plan import Facts, Plan
-    from gswgan.run.folder import RunFolder
+from gswgan.errors import FederationError, PlanError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Train on data that stays with its people, on Flower, protecting each person."
+    no_args_is_help=True, help="Train on data that stays with its clients, on Flower or by files, protecting each one."
 )
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 _TRUST = (
@@ -29,7 +22,7 @@ _TRUST = (
 )
 
 Preset = Annotated[str, typer.Option(
-    help="default (kernel critic, one round), ensemble (Algorithm 2: a critic at each client) or paper-federated "
+    help="kernel (kernel critic, one round), ensemble (Algorithm 2: a critic at each client) or paper-federated "
     "(Algorithm 2 as published).", rich_help_panel=_RUN)]  # fmt: skip
 TrustOption = Annotated[str | None, typer.Option(help=_TRUST, rich_help_panel=_GUARANTEE)]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of Algorithm 2. Default: 100.", rich_help_panel=_RUN)]
@@ -54,6 +47,13 @@ Deadline = Annotated[float, typer.Option(
 DryRun = Annotated[bool, typer.Option("--dry-run",
     help="Print the plan and how many clients it takes. Nothing is released.", rich_help_panel=_RUN)]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
+_SOURCE = ("classes", "image_size", "group_by", "min_records", "accuracy", "reference_classifier")
+_PLANNED = (
+    "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "deadline", "budget",
+    "dry_run",
+)  # fmt: skip
+_SITE = ("client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size")
+"""Options of a command that are handed on under their names."""
 
 
 @app.command()
@@ -68,7 +68,7 @@ def simulate(
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     group_by: Annotated[Path | None, typer.Option(
-        help="A file with one person id a record.", rich_help_panel=_DATA)] = None,
+        help="A file with one person id per record.", rich_help_panel=_DATA)] = None,
     min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
@@ -91,53 +91,27 @@ def simulate(
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
+    given = dict(locals())
+    from gswgan.cli.federated_run import hold_and_train, start_simulation
     from gswgan.data.sources import NAMES
-    from gswgan.federated.round import create_run
-    from gswgan.federated.simulation import split_data
-    from gswgan.federated.trust import for_invented_clients
-    from gswgan.plan.make import check_large_delta, plan_warnings
-    from gswgan.plan.plan import Facts
     from gswgan.run.folder import RunFolder
-    from gswgan.run.released import pick_device
 
     if resume is not None:
         if budget is not None:
             raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
-        _hold_and_train(RunFolder(resume), device)
+        hold_and_train(RunFolder(resume), device)
         return
-    spec = data if data in NAMES else str(Path(data).absolute())
-    where: dict[str, Any] = {"spec": spec, "classes": classes, "image_size": image_size}
-    where["group_by"] = None if group_by is None else str(group_by.absolute())
-    where |= {"min_records": min_records, "accuracy": accuracy}
-    where["reference_classifier"] = None if reference_classifier is None else str(reference_classifier.absolute())
-    if clients is not None and (min_records, accuracy, reference_classifier) != (None, None, None):
-        raise PlanError("clients", clients, "real persons to choose from", "Leave --min-records and --accuracy out.")
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
-    images = split_data(where, spread)
-    if images.persons is None:
-        raise PlanError("data", data, "data by person", "Pass --clients 50 to spread it, or --group-by.")
-    plan = _make_plan(
-        Facts.of(images), preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate,
-        seed=seed, device=pick_device(device).type,
-    )  # fmt: skip
-    check_large_delta(plan := for_invented_clients(plan) if spread else plan, allowed=allow_large_delta)
-    for doubt in plan_warnings(plan, images):
-        print(f"warning: {doubt}", file=sys.stderr)
-    _check_budget(plan, budget)
-    if dry_run:
-        show(plan)
-        return
-    if out is None:
-        raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
-    ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
-    _hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device)
+    where = {name: _absolute(given[name]) for name in _SOURCE}
+    where["spec"] = data if data in NAMES else str(Path(data).absolute())
+    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device)
 
 
 @app.command()
 def plan(
     out: Annotated[Path, typer.Option(help="The run folder to make.", rich_help_panel=_RUN)],
     clients: Annotated[Path, typer.Option(
-        help="A text file with the id of every client that may answer, one a line.", rich_help_panel=_DATA)],
+        help="A text file with the id of every client that may answer, one per line.", rich_help_panel=_DATA)],
     classes: Annotated[int, typer.Option(help="Number of classes.", rich_help_panel=_DATA)],
     image_size: Annotated[int, typer.Option(help="Side of the images.", rich_help_panel=_DATA)],
     channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).", rich_help_panel=_DATA)] = 1,
@@ -159,31 +133,84 @@ def plan(
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
-    from gswgan.critics.kernel.features import KernelSettings
+    given = dict(locals())
+    from gswgan.cli.federated_run import make_run
     from gswgan.data.persons import read_persons
-    from gswgan.federated.by_files import PLAN
-    from gswgan.federated.round import create_run
-    from gswgan.plan.make import check_large_delta
-    from gswgan.plan.plan import Facts
+    from gswgan.plan.facts import Facts
 
     ids = tuple(map(str, read_persons(clients)))
     facts = Facts(
         data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
         labelled=True, image_size=image_size, channels=channels,
     )  # fmt: skip
-    made = _make_plan(
-        facts, preset, trust=trust, epsilon=epsilon, delta=delta, steps=steps, rounds=rounds, rate=rate, seed=seed,
-        device="cpu",
-    )  # fmt: skip
-    check_large_delta(made, allowed=allow_large_delta)
-    _check_budget(made, budget)
-    show(made)
-    if not dry_run:
-        create_run(out, made, ids, deadline, budget=budget, unauthenticated=unauthenticated)
-        console.print(f"run folder: {out}")
-        if isinstance(made.critic, KernelSettings):
-            made.save(out / PLAN)
-            console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
+    make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+
+
+@app.command()
+def answer(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan.json that the operator has sent.")],
+    out: Annotated[Path, typer.Option(help="The answer to write: send it back to the operator.")],
+    site: Annotated[Path | None, typer.Option(
+        help="The site's configuration (TOML), with the names of the options below.")] = None,
+    client: Annotated[str | None, typer.Option(help="This site's id, as on the operator's list.")] = None,
+    data: Annotated[str | None, typer.Option(help="This site's records, as for `gswgan train`.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The folder where this site remembers its answers.")] = None,
+    trust: Annotated[str | None, typer.Option(
+        help="What this site agrees to: trusted-aggregator (the operator sees its sums) or untrusted-server.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The cap: epsilon over all answers of this site.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The cap's delta.")] = None,
+    neighbours: Annotated[str | None, typer.Option(
+        help="The cap's relation: zeroed or replace-one. Default: the one that the trust model promises.")] = None,
+    classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+) -> None:  # fmt: skip
+    """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""
+    given = dict(locals())
+    from gswgan.cli.federated_run import show
+    from gswgan.federated.by_files import read_plan, write_answer
+    from gswgan.federated.memory import Memory
+    from gswgan.federated.site import check_site, client_of, read_file
+    from gswgan.federated.statement import who_learns_what
+
+    named = {name.replace("_", "-"): _absolute(given[name]) for name in _SITE if given[name] is not None}
+    config, asked = check_site({**({} if site is None else read_file(site)), **named}), read_plan(plan)
+    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
+    show(asked)
+    for line in who_learns_what(asked, Memory.read(me.home)):
+        console.print(line)
+    write_answer(out, me, asked)
+    console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
+
+
+@app.command()
+def node(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The site's configuration (TOML).")],
+) -> None:
+    """At a site: answer a server through Flower. Only code that is installed here runs, whatever the server sends."""
+    if importlib.util.find_spec("flwr") is None:
+        raise FederationError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
+    from gswgan.federated.node import run_node
+    from gswgan.federated.site import check_site, client_of, read_file
+
+    config = check_site(read_file(site))
+    client = client_of(config, look=True)
+    console.print(f"client:    {client.name}, {client.trust}; its log is {client.home / 'log.jsonl'}")
+    run_node(config, client, note=console.print)
+
+
+@app.command()
+def combine(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder made by `gswgan federate plan`.")],
+    answers: Annotated[Path, typer.Argument(metavar="ANSWERS", help="A folder with the sites' answers.")],
+    close: Annotated[bool, typer.Option(
+        "--close", help="End the round although sites are missing: they count as zero.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+) -> None:  # fmt: skip
+    """At the operator: check the sites' answers, release their noisy sum, train the generator."""
+    from gswgan.cli.federated_run import combine_answers
+    from gswgan.run.folder import RunFolder
+
+    combine_answers(RunFolder(run), answers, close=close, device=device)
 
 
 @app.command(name="app")
@@ -212,90 +239,6 @@ def status(
     console.print("An answer is counted before it is sent, so also where it never arrived.")
 
 
-def _make_plan(
-    facts: Facts,
-    preset: str,
-    *,
-    trust: str | None,
-    steps: int | None,
-    rounds: int | None,
-    rate: float | None,
-    **options: Any,
-) -> Plan:
-    from gswgan.federated.critic_plan import make_critic_plan
-    from gswgan.federated.trust import check_trust, make_federated_plan
-
-    known = ("kernel", "ensemble", "paper-federated")
-    if preset not in known:
-        raise PlanError("preset", preset, "one of " + ", ".join(known))
-    found = check_trust(trust or ("untrusted-server" if preset == "paper-federated" else "trusted-aggregator"))
-    if preset == "kernel":
-        if rounds is not None or rate is not None:
-            raise PlanError("rounds", rounds, "no rounds and no rate: the kernel critic takes one", "Leave them out.")
-        return make_federated_plan(facts, trust=found, steps=steps, **options)
-    if steps is not None:
-        raise PlanError("steps", steps, "no steps: a round of Algorithm 2 is one", "Pass --rounds.")
-    return make_critic_plan(facts, preset=preset, trust=found, rounds=rounds, rate=rate, **options)
-
-
-def _check_budget(plan: Plan, budget: Path | None) -> None:
-    from gswgan.federated.round import check_budget
-
-    if budget is not None:
-        console.print(f"budget:      {check_budget(plan, budget)}")
-
-
-def show(plan: Plan) -> None:
-    """The plan and how many clients it takes."""
-    from gswgan.cli.plan_text import describe
-    from gswgan.critics.kernel.features import KernelSettings
-    from gswgan.federated import critic_plan, trust
-
-    console.print(describe(plan))
-    console.print((trust if isinstance(plan.critic, KernelSettings) else critic_plan).advice(plan))
-
-
-def _hold_and_train(folder: RunFolder, device: str) -> None:
-    """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
-    from gswgan.critics.kernel.features import KernelSettings
-    from gswgan.federated.round import Round
-    from gswgan.run.loop import run
-    from gswgan.run.released import pick_device
-
-    plan, where = folder.plan(), pick_device(device)
-    show(plan)
-    console.print(f"run folder: {folder.root}")
-    one_round = isinstance(plan.critic, KernelSettings)
-    if not (Round(folder).is_released if one_round else folder.is_finished):
-        _simulate(folder, plan, "clients" if one_round else "rounds", where)
-    limit_threads(plan.facts.image_size, where)
-    ended = folder.is_finished
-    if one_round:
-        with progress_of(plan) as move:
-            ended = run(folder, None, device=where, progress=move, note=console.print)
-    if not ended:
-        console.print(f"stopped; continue with: gswgan federate simulate --resume {folder.root}")
-        raise typer.Exit(130)
-    tell(folder)
-
-
-def _simulate(folder: RunFolder, plan: Plan, what: str, device: Any) -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
-    from gswgan.federated.simulation import simulate as hold
-
-    total = plan.facts.persons if what == "clients" else plan.training.steps
-    columns = (TextColumn(f"{{task.completed}} of {{task.total}} {what}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        hold(
-            folder, folder.remembered_source(), note=bar.console.print, device=device,
-            progress=lambda done: bar.update(task, completed=done),
-        )  # fmt: skip
-
-
-def tell(folder: RunFolder) -> None:
-    """What a finished run has made, and what is guaranteed to whom."""
-    from gswgan.report.explain import outcome_to_each
-
-    console.print(outcome_to_each(folder), markup=False)
+def _absolute(value: object) -> object:
+    """A path as it is remembered."""
+    return str(value.absolute()) if isinstance(value, Path) else value

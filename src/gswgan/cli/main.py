@@ -14,7 +14,6 @@ from gswgan.cli import (
     debug,
     evaluate,
     federate,
-    federate_files,
     privacy,
     reference_classifier,
     release,
@@ -43,9 +42,6 @@ app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")
 federate.app.command(name="debug")(debug.debug)
-federate.app.command(name="answer")(federate_files.answer)
-federate.app.command(name="combine")(federate_files.combine)
-federate.app.command(name="node")(federate_files.node)
 
 
 def _out_of_memory(wrong: Exception) -> None:

@@ -6,12 +6,11 @@ import dataclasses
 import importlib.util
 import math
 
-from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import RefinedSettings
-from gswgan.plan.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
+from gswgan.methods import find_method, make_draft
+from gswgan.methods.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
 from gswgan.plan.defaults import LARGEST_SIDE, score_noise
-from gswgan.plan.make import make_draft
-from gswgan.plan.plan import Facts, Plan, PrivacySettings
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.privacy.events import describe_event
 
 
@@ -22,8 +21,8 @@ def describe(plan: Plan) -> str:
         f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
-        f"method:    {plan.method}, preset {plan.preset}: {plan.recipe.about}",
-        f"critic:    {plan.recipe.words(plan)}",
+        f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
+        f"critic:    {plan.describe()}",
     ]
     lines += [f"release:   {times} x {describe_event(event)}" for event, times in plan.releases().items()]
     void = " -- void: --insecure-reproducible" if plan.insecure_reproducible else ""
@@ -56,12 +55,12 @@ def advice(plan: Plan) -> str:
     """Which critic and why, on at most six lines; docs/methods.md explains the figures."""
     if importlib.util.find_spec("dp_accounting") is None:  # a saved plan can be shown without it
         return "which critic: to compare them, install dp-accounting"
-    if isinstance(plan.critic, RefinedSettings):
+    if plan.sums.shards is None and not plan.critic.can_stream:
         return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
     how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
     if plan.claimed is None:  # the paper's run is for comparison
-        how["kernel" if isinstance(plan.critic, KernelSettings) else "ensemble"] = "as planned"
+        how["kernel" if plan.critic.can_stream else "ensemble"] = "as planned"
     coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""
     lines = [
         f"which critic: {found.choice} ({how[found.choice]}){coarse}",
@@ -120,21 +119,16 @@ def _scaled(facts: Facts, factor: float) -> Facts:
 
 
 def _privacy_for(plan: Plan, facts: Facts) -> PrivacySettings:
-    assert plan.privacy is not None
-    assert plan.guarantee is not None
-    if facts == plan.facts or isinstance(plan.critic, KernelSettings) or plan.claimed is not None:
-        return plan.privacy
-    epsilon, delta = plan.guarantee.epsilon, plan.guarantee.delta
-    draft = make_draft(facts, preset=plan.preset, epsilon=epsilon, delta=delta)
-    assert draft.privacy is not None
-    return draft.privacy
+    if facts == plan.facts or plan.critic.can_stream or plan.claimed is not None:
+        return plan.sums
+    return make_draft(facts, preset=plan.preset, epsilon=plan.cost.epsilon, delta=plan.cost.delta).sums
 
 
 def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
-    if isinstance(plan.critic, KernelSettings):
+    if plan.critic.can_stream:
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
-    if isinstance(plan.critic, RefinedSettings):
+    if privacy.shards is None:
         noise = privacy.noise_std / (privacy.clip_norm * privacy.rate * facts.records)
         return f"noise {noise:.2g} on each weight's mean gradient, of which a record has norm 1"
     norm = ensemble_noise(facts, privacy) / math.sqrt(privacy.releases)

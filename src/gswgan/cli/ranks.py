@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
-from gswgan.critics.ensemble.learners import EnsembleSettings
-from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError
-from gswgan.methods.gs_wgan import ensemble_part
-from gswgan.methods.method import RunContext
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
@@ -38,13 +34,13 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
     ranks = current()
     if ranks is not None and where is not None:
         ranks.where = where
-    if ranks is not None and not isinstance(plan.critic, EnsembleSettings | KernelThenEnsembleSettings):
+    if ranks is not None and not plan.critic.can_spread:
         raise PlanError(
             "ranks", ranks.world, "one process: only an ensemble of critics can be spread",
             "Leave torchrun out, or use --preset ensemble.",
         )  # fmt: skip
-    if ranks is not None and plan.privacy is not None and (plan.privacy.shards or 1) < ranks.world:
-        raise PlanError("ranks", ranks.world, f"at most {plan.privacy.shards}, the critics", "Start fewer.")
+    if ranks is not None and (plan.sums.shards or 1) < ranks.world:
+        raise PlanError("ranks", ranks.world, f"at most {plan.sums.shards}, the critics", "Start fewer.")
     return ranks
 
 
@@ -61,12 +57,10 @@ def hold(ranks: Ranks) -> None:
     data = load_data(**order["where"])
     secret = folder.secret(plan)
     folder.bind_data(data, secret)
-    context = RunContext(
-        folder=folder, plan=plan, public=Streams.public(plan.seed), secret=secret, device=device,
-        note=lambda text: None, stopped=lambda: False, ranks=ranks,
+    context = folder.context(
+        plan, public=Streams.public(plan.seed), secret=secret, device=device, note=lambda text: None,
+        stopped=lambda: False, ranks=ranks,
     )  # fmt: skip
-    settings, privacy = plan.critic, plan.privacy
-    settings = settings.ensemble if isinstance(settings, KernelThenEnsembleSettings) else settings
-    assert privacy is not None
-    part = ensemble_part(settings, plan, context, PartialSum(ranks, device, privacy.contribution, privacy.event))
+    mechanism = PartialSum(ranks, device, plan.sums.contribution, plan.sums.event)
+    part = plan.critic.make_part(plan, context, mechanism)
     worker_loop(ranks, part, data, device)

@@ -14,6 +14,7 @@ import typer
 from gswgan.cli.console import console
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.errors import PlanError, RunError, printable
+from gswgan.methods import read_plan
 
 if TYPE_CHECKING:
     from gswgan.data import ImageData, ImageStream
@@ -118,10 +119,10 @@ def train(
     Makes a run folder with release/ (what may be published: generator, guarantee, ledger, card, samples) and
     private/ (what may not). Ctrl-C leaves a run that `--resume` continues.
     """
-    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.critics.kernel.streaming import check_workers
-    from gswgan.plan.make import check_large_delta, make_plan, plan_warnings
-    from gswgan.plan.plan import Facts, Plan
+    from gswgan.methods import make_plan
+    from gswgan.plan.facts import Facts
+    from gswgan.plan.make import check_large_delta, plan_warnings
     from gswgan.run.folder import RunFolder
     from gswgan.run.publish import check_stated
     from gswgan.run.released import pick_device
@@ -189,12 +190,12 @@ def train(
         plan = folder.plan()
     else:
         facts = Facts.of(images) if name is None else dataclasses.replace(Facts.of(images), data=name)
-        plan = Plan.load(plan_file) if plan_file is not None else make_plan(
+        plan = read_plan(plan_file) if plan_file is not None else make_plan(
             facts, method=method or "gswgan", preset=preset, epsilon=epsilon, delta=delta, shards=shards,
             steps=steps, seed=0 if seed is None else seed, device=kind, insecure_reproducible=insecure_reproducible,
             neighbours=neighbours or "replace-one",
         )  # fmt: skip
-    if not isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
+    if not isinstance(images, ImageData) and not plan.critic.can_stream:
         images = load_data(**where)  # other critics go through their data more than once
     _check_fits(plan, images)
     if resume is None:
@@ -251,19 +252,19 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) 
 
 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
-    from gswgan.critics.kernel.features import KernelSettings
     from gswgan.data import ImageData
     from gswgan.data.partition import check_everybody, check_own_names
-    from gswgan.plan.plan import Facts
+    from gswgan.methods import find_method
+    from gswgan.plan.facts import Facts
 
     facts = Facts.of(images)
     for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if images.persons is not None and plan.recipe.takes_shards and not isinstance(plan.critic, KernelSettings):
+    if images.persons is not None and find_method(plan.method).takes_shards and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
-    if isinstance(images, ImageData) and not isinstance(plan.critic, KernelSettings):
+    if isinstance(images, ImageData) and not plan.critic.can_stream:
         check_own_names(images.repeated_names)
 
 

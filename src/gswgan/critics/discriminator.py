@@ -5,7 +5,7 @@ It is a small conditional DCGAN without batch norm, so that an image's score doe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gswgan.critics import Critic
 from gswgan.data import ImageData
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator
@@ -76,10 +77,8 @@ def cross_entropy(logits: Tensor, *, real: bool) -> Tensor:
     return F.softplus(-logits if real else logits)
 
 
-class DiscriminatorCritic(ABC):
+class DiscriminatorCritic(Critic):
     """One discriminator with its optimizer: the common part of the private and the non-private GAN."""
-
-    can_be_captured = False
 
     def __init__(self, settings: Any, *, public: Streams, device: torch.device, **shape: int) -> None:
         """`settings` have a width, a learning rate and betas; `shape` is that of the images, with the classes."""

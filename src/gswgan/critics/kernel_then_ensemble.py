@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.distributed import DistributedEnsemble
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
@@ -51,7 +52,7 @@ class KernelThenEnsembleSettings(KernelStart):
     ensemble: EnsembleSettings
 
 
-class KernelThenEnsemble:
+class KernelThenEnsemble(Critic):
     """Passes each call to the kernel critic in the first steps and to the ensemble in the others."""
 
     def __init__(

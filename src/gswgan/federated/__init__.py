@@ -1,9 +1,9 @@
-"""Data that stays with its people: the kernel critic in one round, Algorithm 2 in many (extra `federated`).
+"""Federated training: the kernel critic in one round, Algorithm 2 in many (extra `federated`).
 
-Read in this order: trust.py (who trusts whom, and what each observer may be told), messages.py (what travels),
-memory.py, limits.py, records.py and client.py (what a client remembers, what it may cost, what it answers from, what
-it does), site.py (how one is set up), round.py (what the server does), by_files.py (the round without a network); for
-Algorithm 2 critic_plan.py, critic_messages.py, critic_client.py and remote_critics.py, in the same order; then
-client_app.py and server_app.py, which put both behind Flower, node.py (a site's own node) and simulation.py. Only the
-last four import Flower.
+Read in this order: trust.py (plans of clients and what answers cost), statement.py (what each observer is told),
+messages.py (what travels); memory.py, limits.py, client_answers.py and client.py (what a client remembers, what an
+answer may take, how it is made, what a client does), site.py (how a client is set up); answers.py, server.py and
+remote_critics.py (what the server keeps, the one round, the rounds of Algorithm 2), by_files.py (the round without a
+network); flower.py (both sides on Flower), simulation.py, node.py and listener.py (a site's own node). Only flower.py
+and node.py import Flower.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,10 @@ import safetensors.numpy
 
 from gswgan.errors import FederationError, GswganError, printable
 from gswgan.federated.client import Client
-from gswgan.federated.memory import Memory
-from gswgan.federated.messages import LARGEST_PLAN, Fields, answer, plan_of, width
-from gswgan.federated.round import Round
-from gswgan.federated.trust import check_cost, check_one_round, spent, trust_of
+from gswgan.federated.messages import MAX_PLAN_CHARACTERS, Fields, answer, shape_of
+from gswgan.federated.messages import read_plan as read_question
+from gswgan.federated.server import Round
+from gswgan.federated.trust import check_cost
 from gswgan.plan.plan import Plan
 from gswgan.privacy.storage import create_durably, named_by_user, read_file
 
@@ -38,44 +39,17 @@ HEADER = 2**16
 
 def read_plan(path: Path) -> Plan:
     """The plan that an operator has sent, if it is one for a round by files and states what it costs."""
-    raw = read_file(path, 4 * LARGEST_PLAN, follow_link=True)
-    plan = check_one_round(plan_of({"plan": raw.decode(errors="replace")}))
+    raw = read_file(path, 4 * MAX_PLAN_CHARACTERS, follow_link=True)
+    plan = read_question({"plan": raw.decode(errors="replace")})
     check_cost(plan)
     return plan
-
-
-def who_learns_what(plan: Plan, client: Client) -> list[str]:
-    """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
-    assert plan.privacy is not None
-    assert plan.guarantee is not None
-    memory, how = Memory.read(client.home), {"zeroed": "zeroed", "replace-one": "replaced"}[plan.privacy.neighbours]
-    epsilon = (
-        f"epsilon {check_cost(plan) or plan.guarantee.epsilon:.4g} at delta {plan.privacy.delta:g} for one site {how}"
-    )
-    if trust_of(plan) == "trusted-aggregator":
-        lines = [
-            "operator:  NO guarantee. It gets this site's clipped class sums in the clear, and is trusted with them.",
-            f"public:    {epsilon}, if the operator adds the noise and publishes nothing else.",
-        ]
-    else:
-        lines = [
-            f"operator:  {epsilon}. It gets this site's class sums with this site's own noise.",
-            "public:    the same; it sees no more than the operator.",
-        ]
-    cap, so_far = memory.cap, memory.spent
-    total = spent((*memory.events, plan.privacy.event), neighbours=cap.neighbours, delta=cap.delta)
-    return [
-        *lines,
-        f"this site: epsilon {so_far:.4g} spent so far, {total:.4g} with one more answer, of {cap.epsilon:g} "
-        f"at delta {cap.delta:g}",
-    ]
 
 
 def write_answer(path: Path, client: Client, plan: Plan) -> None:
     """The site's answer to this plan as a new file: the ledger's line first, then the answer."""
     if os.path.lexists(path):
         raise FederationError("out", str(path), "a file that does not exist yet", "Choose another --out.")
-    fields = answer(client.name, plan, client.sums(plan))
+    fields = answer(client.name, plan, client.answer(plan))
     sums = np.frombuffer(bytes(fields["sums"]), np.uint8)  # type: ignore[arg-type]
     told = {"format_version": FORMAT_VERSION, "client": client.name, "plan": plan.digest()}
     raw = safetensors.numpy.save({"sums": sums}, {"answer": json.dumps(told)})  # one entry: it has no order
@@ -84,7 +58,7 @@ def write_answer(path: Path, client: Client, plan: Plan) -> None:
 
 def read_answer_file(path: Path, plan: Plan) -> Fields:
     """The message in a file; whether it counts is the round's to say."""
-    raw = read_file(path, 8 * width(plan) + HEADER)
+    raw = read_file(path, 8 * math.prod(shape_of(plan)) + HEADER)
     try:
         sums = safetensors.numpy.load(raw)["sums"]
         told = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["answer"])
@@ -106,11 +80,12 @@ def take_answers(held: Round, folder: Path) -> Iterator[str]:
     """
     if not folder.is_dir():
         raise FederationError("answers", str(folder), "a folder with the sites' answers", "Check the path.")
-    found = {client: (digest, str(held.path_of(client))) for client, digest in held.digests.items()}  # taken before
+    taken = held.answers
+    found = {client: (digest, str(taken.path_of(client))) for client, digest in taken.digests.items()}
     new: dict[Path, str] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            client, digest = held.check(read_answer_file(path, held.plan))
+            client, digest = taken.check(read_answer_file(path, held.plan))
         except (GswganError, OSError) as wrong:
             yield _line(path, wrong)
             continue
@@ -120,12 +95,12 @@ def take_answers(held: Round, folder: Path) -> Iterator[str]:
                 "answers", f"{where} and {path.name}", f"one answer of {client[:60]}: these differ",
                 "Ask the site which one it sent, and remove the other. Nothing was combined.",
             )  # fmt: skip
-        if client not in held.digests and where == path.name:
+        if client not in taken.digests and where == path.name:
             new[path] = client
     for path, client in new.items():  # read again: together they may be larger than the memory
         try:
             fields = read_answer_file(path, held.plan)
-            if held.check(fields) != (client, found[client][0]):
+            if taken.check(fields) != (client, found[client][0]):
                 raise FederationError("answer", path.name[:60], "a file that does not change meanwhile", "Try again.")
         except (GswganError, OSError) as wrong:
             yield _line(path, wrong)

@@ -1,15 +1,13 @@
 """What a client does. Everything that must survive is on its own disk before anything leaves.
 
-    STATE/<name of the client>/client.json, log.jsonl     memory.py
-                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json, answer.bin
+    STATE/<name of the client>/client.json, log.jsonl                               memory.py
+                              /<digest of a plan>/ledger.jsonl, journal.jsonl, key.json; its answers: client_answers.py
 
 The order is: plan, limits and cap are checked before the data is looked at; budget, if the client keeps one (all
-answers that the plan can ask for), ledger (written ahead, within the cap), answer on the disk, key erased, answer
-sent. A client that is asked again sends the bytes it has kept. One that died before it had kept them computes them
-again from the same key and the same data, which gives the same bytes; from other data it is another answer, and counts
-again. What leaves is an answer or one fixed sentence. The reason for a refusal is in the client's own log: it may tell
-what was spent, and the text of an error may show records. Data that cannot be used is answered for with zeros (and the
-client's noise, where it adds any), so that whether there is an answer does not depend on the records.
+answers that the plan can ask for), ledger, answer on the disk, key erased after the last answer, answer sent. What
+leaves is an answer or one fixed sentence. The reason for a refusal is in the client's own log: it may tell what was
+spent, and the text of an error may show records. Data that cannot be used is answered for with zeros (and the client's
+noise, where it adds any), so that whether there is an answer does not depend on the records.
 """
 
 from __future__ import annotations
@@ -20,49 +18,32 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from gswgan.critics.kernel.embedding import person_row
-from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, GswganError
-from gswgan.federated import critic_messages
-from gswgan.federated.critic_client import CriticAtClient, kept_answer, was_last
-from gswgan.federated.critic_messages import Batch
-from gswgan.federated.critic_plan import answer_event
+from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, Work
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
-from gswgan.federated.messages import Fields, answer, pack, read_question, width
-from gswgan.federated.records import SHAPE, no_records, of_one_person
-from gswgan.federated.trust import Trust, check_cost, trust_of, weight_of_counts
-from gswgan.plan.plan import Facts, Plan
-from gswgan.privacy import GaussianMechanism, Streams
+from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
+from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
+from gswgan.privacy import Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
-from gswgan.privacy.events import BaseEvent, Event, Repeated
-from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
+from gswgan.privacy.events import Repeated
 from gswgan.privacy.randomness import create_key, erase_key, load_key
-from gswgan.privacy.storage import locked, make_folder, read_file, sync_folder, write_durably
+from gswgan.privacy.storage import locked, make_folder, sync_folder
 from gswgan.run.budget_entry import enter_into
 from gswgan.run.folder import write_json
 
-CPU = torch.device("cpu")
 REFUSED = "this client does not answer this question"
 """All that a server learns of a refusal, whatever its reason."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What one answer is made with."""
-
-    folder: Path
-    data: ImageData
-    ledger: CappedLedger
-    secret: Streams
+SHAPE = ("classes", "labelled", "image_size", "channels")
+"""What a client may state of its data: the shape, which is public. Not how much data: there may be none."""
 
 
 class Client:
@@ -104,44 +85,30 @@ class Client:
         try:
             if "hello" in fields:  # who is there?
                 return {"client": self.name}
-            if "round" in fields:
-                plan = critic_messages.read_plan(fields)
-                self._accept(plan)
-                batch = critic_messages.read_batch(plan, fields)
-                return critic_messages.answer(self.name, plan, batch.number, self.block(plan, batch))
-            plan = read_question(fields)
-            return answer(self.name, plan, self.sums(plan))
+            plan = read_plan(fields)
+            batch = read_batch(plan, fields)
+            raw = self.answer(plan, batch)
+            return answer(self.name, plan, raw, None if batch is None else batch.number)
         except Exception as wrong:
             self._log("refused", wrong)
             return {"client": self.name, "refused": REFUSED}
 
-    def sums(self, plan: Plan) -> bytes:
-        """This client's averaged, clipped class sums as they travel: kept, or computed, recorded and kept."""
+    def answer(self, plan: Plan, batch: Batch | None = None) -> bytes:
+        """This client's answer as it travels: kept, or computed, recorded and kept. `batch`: in Algorithm 2."""
         self._accept(plan)
         with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
             folder = self._place(plan)
-            kept = folder / "answer.bin"
-            if not kept.exists():
-                with self._prepared(plan, "embedding") as work:
-                    write_durably(kept, self._compute(plan, work), mode=0o600)
-            erase_key(folder / "key.json")  # the bytes are kept: nothing needs it any more
-            return read_file(kept, 8 * width(plan))
-
-    def block(self, plan: Plan, batch: Batch) -> bytes:
-        """This client's sanitized gradients in a round of Algorithm 2 as they travel; its plan was accepted."""
-        with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
-            folder = self._place(plan)
-            block = kept_answer(folder, plan, batch)
-            if block is None:
-                with self._prepared(plan, f"step {batch.number}") as work:
-                    critic = self._critic(folder, plan, work.data, work.ledger, work.secret)
-                    critic.failed = lambda wrong: self._log("zeros in place of an answer", wrong)
-                    block = critic.answer(batch)
-            if was_last(plan, batch) or not self._has_room(answer_event(plan)):
+            made = self._answer_to(folder, plan, batch)
+            raw = made.kept()
+            if raw is None:
+                with self._prepared(plan, made.name) as work:
+                    raw = made.make(work)
+            if made.is_last or not self._has_room(plan):
                 erase_key(folder / "key.json")
-            return block
+            return raw
 
-    _critic = CriticAtClient
+    def _answer_to(self, folder: Path, plan: Plan, batch: Batch | None) -> Answer:
+        return SumsAtClient(folder, plan) if batch is None else CriticAtClient(folder, plan, batch)
 
     def _accept(self, plan: Plan) -> None:
         """Whom the plan trusts, its cost, secret noise, the shape: what needs neither the data nor an estimate."""
@@ -157,30 +124,29 @@ class Client:
             raise FederationError("plan", asked, f"{self._shape}, as the client's data has")
 
     @contextmanager
-    def _prepared(self, plan: Plan, name: str) -> Iterator[_Work]:
+    def _prepared(self, plan: Plan, name: str) -> Iterator[Work]:
         """All that the answer `name` takes. A plan that is refused leaves no folder, and so no key."""
-        assert plan.privacy is not None
-        folder, event = self._place(plan), _event(plan)
+        folder = self._place(plan)
         self._limits.check(plan)
-        repeated = any(entry.name == name for entry in recorded(folder / "ledger.jsonl"))
-        if not repeated:  # a repeated answer is counted where it is recorded
+        if all(entry.name != name for entry in recorded(folder / "ledger.jsonl")):  # a repeated one is counted there
             memory = Memory.read(self.home)
-            memory.cap.check((*memory.events, event))
-        is_new = not folder.exists()
+            memory.cap.check((*memory.events, answer_event(plan)))
+        is_new, total = not folder.exists(), Repeated(event=answer_event(plan), times=plan.sums.releases)
         try:
             if is_new:
                 folder.mkdir(mode=0o700)
                 sync_folder(self.home)
             secret, data, entered = self._secret(plan, folder), self._records(plan), None
-            if self._budget is not None:
-                entered = enter_into(self._budget, plan, data, secret, where=folder, total=_all_answers(plan))
+            if self._budget is not None:  # all that the plan can ask of one client, whatever coins the server tosses
+                entered = enter_into(self._budget, plan, data, secret, where=folder, total=total)
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
         except Exception:
             if is_new:
                 erase_key(folder / "key.json")
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-        yield _Work(folder=folder, data=data, ledger=ledger, secret=secret)
+        failed = "zeros in place of an answer"
+        yield Work(data=data, ledger=ledger, secret=secret, failed=lambda wrong: self._log(failed, wrong))
 
     def _records(self, plan: Plan) -> ImageData:
         """The client's records, or none at all where what is there cannot be used for this plan."""
@@ -194,26 +160,6 @@ class Client:
             return no_records(plan.facts, self.name)
         return data
 
-    def _compute(self, plan: Plan, work: _Work) -> bytes:
-        assert plan.privacy is not None
-        features = RandomFeatures(plan.critic, plan.facts.channels, plan.facts.image_size, CPU)
-        row = self._row(plan, work.data, features)
-        bound, event = plan.privacy.contribution, plan.privacy.event
-        if trust_of(plan) == "trusted-aggregator":
-            grid = clip_to_grid(row, bound.clip_norm).numpy().reshape(1, -1)
-            announce("embedding", grid, bound, event, work.ledger, work.secret)
-            return pack(grid, plan)
-        mechanism = GaussianMechanism(contribution=bound, event=event, ledger=work.ledger, streams=work.secret)
-        noisy = mechanism.answer("embedding", [(row, torch.zeros(1, dtype=torch.int64))], slots=1, width=width(plan))
-        return pack(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), plan)
-
-    def _row(self, plan: Plan, data: ImageData, features: RandomFeatures) -> Tensor:
-        try:
-            return person_row(data, features, weight_of_counts(plan))
-        except Exception as wrong:
-            self._log("zeros in place of an answer", wrong)
-            return torch.zeros(1, 1, width(plan), dtype=torch.float64)
-
     def _place(self, plan: Plan) -> Path:
         return self.home / plan.digest()[:32]
 
@@ -224,11 +170,11 @@ class Client:
             fixed = hashlib.blake2b(f"insecure {plan.seed} {self.name}".encode(), digest_size=32).digest()
         return load_key(key, context) if key.exists() else create_key(key, context, secret=fixed)
 
-    def _has_room(self, event: BaseEvent) -> bool:
-        """Whether the cap allows one more such answer."""
+    def _has_room(self, plan: Plan) -> bool:
+        """Whether the cap allows one more answer to this plan."""
         memory = Memory.read(self.home)
         try:
-            memory.cap.check((*memory.events, event))
+            memory.cap.check((*memory.events, answer_event(plan)))
         except FederationError:
             return False
         return True
@@ -239,13 +185,21 @@ class Client:
             write_log(self.home, what, why)
 
 
-def _event(plan: Plan) -> BaseEvent:
-    """What one answer to this plan is recorded as."""
-    assert plan.privacy is not None
-    return plan.privacy.event if isinstance(plan.critic, KernelSettings) else answer_event(plan)
+def of_one_person(data: ImageData) -> ImageData:
+    """Return the data if it is that of one person."""
+    if data.persons is None or data.number_of_persons != 1:
+        raise FederationError("data", data.name, "the records of one person")
+    return data
 
 
-def _all_answers(plan: Plan) -> Event:
-    """What a plan can ask of one client at the most: an answer in every round, whatever coins the server tosses."""
-    assert plan.privacy is not None
-    return Repeated(event=answer_event(plan), times=plan.privacy.releases)
+def no_records(facts: Facts, name: str) -> ImageData:
+    """No records, in the shape that a plan asks for."""
+    return ImageData(
+        name=name,
+        images=np.zeros((0, facts.channels, facts.image_size, facts.image_size), np.uint8),
+        labels=np.zeros(0, np.int64) if facts.labelled else None,
+        classes=facts.classes,
+        class_names=facts.class_names,
+        persons=np.zeros(0, np.int64),
+        person_ids=(name,),
+    )

@@ -14,9 +14,8 @@ import torch
 
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
 from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError
-from gswgan.federated.critic_messages import pool_size
+from gswgan.federated.messages import pool_size
 from gswgan.generators import build_network
 from gswgan.plan.plan import Plan
 
@@ -58,23 +57,23 @@ UNLIMITED = Limits(memory=1e8, work=1e8)
 
 def memory_of(plan: Plan) -> float:
     """Bytes that an answer takes at the most, beside the site's own data."""
-    facts, critic = plan.facts, plan.critic
-    assert plan.privacy is not None
-    if isinstance(critic, KernelSettings):
-        frequencies, answer = 20.0 * facts.pixels * critic.features, 96.0 * facts.classes * (critic.features + 1)
-        return frequencies + answer + 32.0 * CHUNK_ELEMENTS
+    facts = plan.facts
+    if plan.critic.can_stream:
+        features = plan.critic.kernel_settings.features
+        return 20.0 * facts.pixels * features + 96.0 * facts.classes * (features + 1) + 32.0 * CHUNK_ELEMENTS
+    critic = plan.critic.ensemble_settings
     shape = _shape(plan)
     weights = sum(math.prod(size) for size in shape.parameters.values()) + _local_weights(plan)
-    at_once = max(3 * critic.learning_batch, plan.privacy.rows)
-    batches = 16.0 * (pool_size(plan) + plan.privacy.rows) * facts.pixels
+    at_once = max(3 * critic.learning_batch, plan.sums.rows)
+    batches = 16.0 * (pool_size(plan) + plan.sums.rows) * facts.pixels
     return 32.0 * weights + 64.0 * at_once * _activations(shape) + batches
 
 
 def work_of(plan: Plan) -> float:
     """Multiplications of an answer at the most, beside those that grow with the site's own data."""
-    critic = plan.critic
-    if isinstance(critic, KernelSettings):
-        return float(plan.facts.pixels) * critic.features
+    if plan.critic.can_stream:
+        return float(plan.facts.pixels) * plan.critic.kernel_settings.features
+    critic = plan.critic.ensemble_settings
     own = 10.0 * critic.learning_batch * _multiplications(_shape(plan)) + STEP
     local = 10.0 * critic.learning_batch * _local_weights(plan) * plan.facts.image_size**2
     return critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
@@ -83,7 +82,10 @@ def work_of(plan: Plan) -> float:
 def _shape(plan: Plan) -> CriticShape:
     facts = plan.facts
     return CriticShape(
-        image_size=facts.image_size, channels=facts.channels, classes=facts.classes, width=plan.critic.width
+        image_size=facts.image_size,
+        channels=facts.channels,
+        classes=facts.classes,
+        width=plan.critic.ensemble_settings.width,
     )
 
 
@@ -103,7 +105,7 @@ def _multiplications(shape: CriticShape) -> float:
 
 def _local_weights(plan: Plan) -> float:
     """Weights of the generator that a client's warm start trains, counted without allocating them."""
-    if not plan.critic.warm_start:
+    if not plan.critic.ensemble_settings.warm_start:
         return 0.0
     settings, facts = dataclasses.replace(plan.generator, spectral_norm=False), plan.facts
     with torch.device("meta"):

@@ -23,10 +23,9 @@ from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
 from gswgan.privacy.ledger import Entry, read_ledger
 from gswgan.privacy.storage import append_durably, drop_torn_tail
-from gswgan.run.budget_entry import Entered
-from gswgan.run.folder import read_json
+from gswgan.run.folder import Entered, read_json
 
-LARGEST_LOG = 2**20
+MAX_LOG_BYTES = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""
 
 
@@ -85,9 +84,8 @@ class CappedLedger(Ledger):
 
     def __init__(self, home: Path, path: Path, plan: Plan, entered: Entered | None = None) -> None:
         """`entered`: into the client's budget, which may refuse an answer that repeats one."""
-        assert plan.privacy is not None
         super().__init__(
-            path, observer=plan.privacy.observer, context=plan.digest(),
+            path, observer=plan.sums.observer, context=plan.digest(),
             journal=path.with_name("journal.jsonl") if entered is None else entered.journal,
             before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
         )  # fmt: skip
@@ -120,7 +118,7 @@ def memories(state: Path) -> list[Memory]:
 def write_log(home: Path, what: str, why: str) -> None:
     """A line in the client's own log. Nobody else is told."""
     path = home / "log.jsonl"
-    if path.exists() and path.stat().st_size > LARGEST_LOG:
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(home / "log.jsonl.old")
     row = {"time": round(time.time(), 3), "what": what, "why": why[:2000]}
     append_durably(path, json.dumps(row) + "\n", mode=0o600)

@@ -46,12 +46,12 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from gswgan.errors import FederationError
 from gswgan.federated.client import Client
-from gswgan.federated.client_app import RECORD
+from gswgan.federated.flower import RECORD
 from gswgan.federated.listener import HOST, check_known, is_listener, reach_directly
 
 APP = Path(__file__).parent / "app"
-POLL = 1.0
-"""Seconds between two looks for a message."""
+POLL_SECONDS = 1.0
+"""Between two looks for a message."""
 
 MAX_MESSAGE_BYTES = 2**28
 """Of a message with the app that came with it. Fakes of 10,000 classes at 64 x 64 in colour are 250 MB."""
@@ -119,7 +119,7 @@ def serve(
             pass
         except Exception as wrong:  # a message that cannot be read, or that is no longer wanted: the next one may be
             note(f"a message was dropped: {wrong!r}")
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 class _OnlyTo:

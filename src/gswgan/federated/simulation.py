@@ -16,11 +16,11 @@ import torch
 from gswgan.data import ImageData, clients, dirichlet_clients, load_data
 from gswgan.evaluation.real_data import choose_clients
 from gswgan.federated.client import Client
-from gswgan.federated.critic_plan import most_spent
 from gswgan.federated.limits import UNLIMITED
 from gswgan.federated.memory import Cap
-from gswgan.federated.trust import trust_of
-from gswgan.run.folder import RunFolder, read_json
+from gswgan.federated.server import read_settings
+from gswgan.federated.trust import most_spent, trust_of
+from gswgan.run.folder import RunFolder
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -48,18 +48,16 @@ def simulate(
     *,
     note: Callable[[str], None] = print,
     progress: Callable[[int], None] = lambda done: None,
-    device: torch.device | None = None,
+    device: torch.device,
 ) -> None:
     """Hold the round, or all rounds, with one virtual node for each client; when it returns, no process is left."""
     from flwr.simulation import run_simulation
 
-    from gswgan.federated import client_app, server_app
+    from gswgan.federated import flower
 
-    settings = read_json(folder.rounds, "the round.json of a federated run")
+    settings = read_settings(folder)
     state, plan, text = folder.private / "clients", folder.plan(), json.dumps([where, settings.get("spread")])
-    assert plan.guarantee is not None
-    cost = plan.guarantee
-    cap = Cap(epsilon=most_spent(plan), delta=cost.delta, neighbours=cost.neighbours)
+    cap = Cap(epsilon=most_spent(plan), delta=plan.cost.delta, neighbours=plan.cost.neighbours)
     trust, insecure = trust_of(plan), plan.insecure_reproducible
 
     def find(config: Mapping[str, Any]) -> Client:
@@ -68,10 +66,10 @@ def simulate(
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=server_app.make_app(
-            lambda context: folder, note=note, progress=progress, patience=math.inf, device=device
+        server_app=flower.make_server_app(
+            lambda context: folder, train=False, device=device, note=note, progress=progress, patience=math.inf
         ),
-        client_app=client_app.make_app(find),
+        client_app=flower.make_client_app(find),
         num_supernodes=len(settings["clients"]),
         backend_config={
             "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False, "log_to_driver": False},

@@ -13,12 +13,11 @@ import numpy as np
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError
 from gswgan.evaluation.real_data import choose_clients
-from gswgan.federated.client import Client
+from gswgan.federated.client import SHAPE, Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
-from gswgan.federated.records import SHAPE
 from gswgan.federated.trust import check_trust, promise
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
 from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
@@ -53,8 +52,6 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     If the records do not belong (min-records, accuracy) the client answers all the same: zeros. `look`: read them now
     as well, so that whoever starts the client hears what is wrong with them; their shape is what is stated of them.
     """
-    if missing := [name for name in NEEDED if name not in config]:
-        raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
     name, budget, trust = str(config["client"]), config.get("budget"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
     cap = Cap(

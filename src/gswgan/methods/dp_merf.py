@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
-from gswgan.methods import dp_merf_minibatch as minibatch
-from gswgan.methods import gs_wgan
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
 from gswgan.methods.gan_generator import is_tiny
-from gswgan.methods.gs_wgan_plan import check_kernel, kernel_draft, kernel_privacy
-from gswgan.methods.method import Method, PlanRequest
+from gswgan.methods.kernel import PlannedKernel, kernel_draft, kernel_privacy
 from gswgan.plan.defaults import Defaults
-from gswgan.plan.plan import Draft, Facts, TrainingSettings
-from gswgan.privacy.claims import Claim
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import Draft, TrainingSettings
+from gswgan.privacy import Event
 
 FEATURES = 10_000
 PASSES = 5
@@ -40,7 +38,7 @@ def length_scale(facts: Facts) -> float:
     return round(math.sqrt(105) * facts.image_size / 28 * math.sqrt(facts.channels), 2)
 
 
-def dp_merf_defaults(facts: Facts) -> Defaults:
+def dp_merf_defaults(facts: Facts) -> Defaults[KernelSettings]:
     """Adam at 0.01, which falls in the course of the five passes; small sets get as many steps as MNIST."""
     steps = max(600, PASSES * facts.records // BATCH)
     return Defaults(
@@ -51,51 +49,51 @@ def dp_merf_defaults(facts: Facts) -> Defaults:
     )
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
-    """One release of everybody; with the preset `paper` one of a minibatch in each step, at this noise_std."""
-    defaults = dp_merf_defaults(request.facts)
-    if request.preset == "default":
-        return kernel_draft("dp-merf", request, kernel_privacy(request, noise), defaults)
+def minibatch_settings(request: PlanRequest, noise: float) -> MinibatchSettings:
+    """One release of a minibatch in each step, at this noise_std."""
     critic = MinibatchSettings(
         features=TINY_FEATURES if is_tiny(request.facts) else FEATURES,
         length_scale=length_scale(request.facts),
         noise_std=noise,
         seed=request.seed,
     )
-    if request.steps is not None:
-        critic = replace(critic, releases=request.steps)
-    return Draft(
-        method="dp-merf",
-        preset=request.preset,
-        facts=request.facts,
-        critic=critic,
-        generator=defaults.generator,
-        optimizer=defaults.optimizer,
-        training=replace(defaults.training, steps=critic.releases),
-    )
+    return critic if request.steps is None else replace(critic, releases=request.steps)
 
 
-def _part(draft: Draft) -> Any:
-    """The code behind the preset."""
-    return minibatch if isinstance(draft.critic, MinibatchSettings) else gs_wgan
+class DPMerf(Method):
+    """One release of everybody; with the preset `paper` one of a minibatch in each step."""
+
+    name = "dp-merf"
+    about = "DP-MERF (Harder, Adamczewski, Park 2021): noisy mean embeddings under random features"
+    settings = PlannedKernel | MinibatchSettings
+    presets = ("default", "paper")
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """One release, or one in each step."""
+        if request.preset == "default":
+            return kernel_privacy(request, noise).total()
+        critic = minibatch_settings(request, noise)
+        return critic.events(request.facts, critic.releases)
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with the authors' generator."""
+        defaults = dp_merf_defaults(request.facts)
+        if request.preset == "default":
+            return kernel_draft(self.name, request, kernel_privacy(request, noise), defaults)
+        critic = minibatch_settings(request, noise)
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=critic,
+            generator=defaults.generator,
+            optimizer=defaults.optimizer,
+            training=replace(defaults.training, steps=critic.releases),
+        )
+
+    def own_noise(self, preset: str) -> float | None:
+        """That of the GS-WGAN paper's run."""
+        return 2 * PAPER_NOISE_SCALE if preset == "paper" else None
 
 
-def claimed(draft: Draft, delta: float) -> Claim | None:
-    """The GS-WGAN paper's figure for its run."""
-    settings = draft.critic
-    return minibatch.claimed(settings, draft.facts, delta) if isinstance(settings, MinibatchSettings) else None
-
-
-METHOD = Method(
-    name="dp-merf",
-    about="DP-MERF (Harder, Adamczewski, Park 2021): noisy mean embeddings under random features",
-    settings=KernelSettings | MinibatchSettings,
-    presets=("default", "paper"),
-    draft=draft,
-    total=lambda draft, steps: _part(draft).total(draft, steps),
-    critic=lambda plan, context: _part(plan).make_critic(plan, context),
-    words=lambda draft: _part(draft).words(draft),
-    check=lambda plan: minibatch.check(plan) if _part(plan) is minibatch else check_kernel(plan),
-    own_noise=lambda preset: 2 * PAPER_NOISE_SCALE if preset == "paper" else None,
-    claimed=claimed,
-)
+METHOD = DPMerf()

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.autoencoder import Autoencoder, AutoencoderSettings, train
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel.critic import KernelCritic
@@ -30,11 +31,12 @@ from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.decoded import CODE, DecodedGenerator
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.methods import dp_merf_minibatch as minibatch
-from gswgan.methods.dp_merf_minibatch import MinibatchSettings
+from gswgan.methods.dp_merf_minibatch import MinibatchSettings, check_embedding
 from gswgan.methods.gan_generator import is_tiny
-from gswgan.methods.method import Method, PlanRequest, RunContext
-from gswgan.plan.plan import Draft, Facts, Plan, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Composed, Contribution, Event, Gaussian, Repeated
 from gswgan.privacy.claims import Claim
 
@@ -61,6 +63,13 @@ class EmbeddingSettings:
     length_scale: float = LENGTH_SCALE
     seed: int = 0  # of the random frequencies
 
+    accounted_steps: ClassVar[None] = None  # any number: they release nothing
+
+    @property
+    def kernel(self) -> KernelSettings:
+        """The features."""
+        return KernelSettings(features=self.features, length_scales=(self.length_scale,), seed=self.seed)
+
     def contribution(self, facts: Facts) -> Contribution:
         """Features of norm 1, and a count where there are classes."""
         return Contribution(clip_norm=1.0, counts=facts.labelled)
@@ -69,13 +78,64 @@ class EmbeddingSettings:
         """The release."""
         return Gaussian(noise_std=self.noise_std, sensitivity=self.contribution(facts).sensitivity("replace-one"))
 
+    def events(self, facts: Facts, steps: int) -> Event:
+        """One release, whatever the steps."""
+        return self.event(facts)
+
+    def how_often(self, facts: Facts) -> str:
+        """How often an embedding is released."""
+        return "once"
+
+    def claimed(self, draft: Draft, delta: float) -> None:
+        """No figure is stated elsewhere."""
+
+    def make_on(self, features: RandomFeatures, plan: Plan, context: RunContext) -> KernelCritic:
+        """The kernel critic on these features, behind its mechanism."""
+        mechanism = context.mechanism(self.contribution(plan.facts), self.event(plan.facts))
+        return KernelCritic(features, mechanism, context.embedding, memory=plan.training.memory)
+
 
 @dataclass(frozen=True, kw_only=True)
-class DPMerfAESettings:
+class DPMerfAESettings(CriticSettings):
     """Both parts: all that the guarantee depends on, with the number of records."""
 
     autoencoder: AutoencoderSettings
     embedding: EmbeddingSettings | MinibatchSettings
+
+    def events(self, facts: Facts, steps: int) -> Event:
+        """All updates of the auto-encoder, before the first step, and the embedding: one, or one in each step."""
+        updates = Repeated(event=self.autoencoder.event(facts.records), times=self.autoencoder.releases)
+        return Composed(events=(updates, self.embedding.events(facts, steps)))
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """Of both parts."""
+        return self.events(draft.facts, steps)
+
+    def describe(self, draft: Draft) -> str:
+        """Auto-encoder and kernel on one line."""
+        auto, embedding = self.autoencoder, self.embedding
+        return (
+            f"auto-encoder of width {draft.generator.width} with codes of {CODE}, trained with DP-SGD: {auto.releases} "
+            f"updates on {auto.learning_batch} records on average, gradients clipped to {auto.clip_norm:g}; kernel on "
+            f"its codes, {embedding.features:,} random features, length scale {embedding.length_scale:.3g}, "
+            f"released {embedding.how_often(draft.facts)}"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """A record is protected, not a person; the generator is one of codes; what is accounted for is what happens."""
+        if plan.facts.persons is not None:
+            raise PlanError("persons", plan.facts.persons, "none: DP-SGD protects one record at a time")
+        if plan.generator.architecture != "decoded":
+            raise PlanError("architecture", plan.generator.architecture, "decoded: the generator makes codes")
+        check_embedding(self.embedding.features, self.embedding.accounted_steps, plan)
+
+    def claimed(self, draft: Draft, delta: float) -> Claim | None:
+        """The GS-WGAN paper's figure, which covers one of the two parts (9.999 for its MNIST run)."""
+        return self.embedding.claimed(draft, delta)
+
+    def make(self, plan: Plan, context: RunContext) -> DPMerfAE:
+        """Both parts, each behind its own mechanism."""
+        return DPMerfAE(self, plan, context)
 
 
 class CodeFeatures(RandomFeatures):
@@ -91,11 +151,10 @@ class CodeFeatures(RandomFeatures):
         return super().__call__(self.autoencoder.encode(images))
 
 
-class DPMerfAE:
+class DPMerfAE(Critic):
     """The auto-encoder behind its barrier, and the kernel critic on its codes."""
 
-    def __init__(self, plan: Plan, context: RunContext) -> None:
-        settings: DPMerfAESettings = plan.critic
+    def __init__(self, settings: DPMerfAESettings, plan: Plan, context: RunContext) -> None:
         self.settings, self._stopped, self._note = settings.autoencoder, context.stopped, context.note
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.public.integer("autoencoder weights"))
@@ -105,15 +164,8 @@ class DPMerfAE:
         self.autoencoder = network.to(context.device)
         mechanism = context.mechanism(self.settings.contribution, self.settings.event(plan.facts.records))
         self.gradients = RecordGradients(self.autoencoder, mechanism)
-        self.kernel = self._kernel(settings.embedding, plan, context)
-
-    def _kernel(self, settings: EmbeddingSettings | MinibatchSettings, plan: Plan, context: RunContext) -> KernelCritic:
-        kernel = KernelSettings(features=settings.features, length_scales=(settings.length_scale,), seed=settings.seed)
-        features = CodeFeatures(kernel, self.autoencoder, context.device)
-        if isinstance(settings, MinibatchSettings):
-            return minibatch.critic_on(features, settings, plan.facts, context)
-        mechanism = context.mechanism(settings.contribution(plan.facts), settings.event(plan.facts))
-        return KernelCritic(features, mechanism, context.folder.embedding, memory=plan.training.memory)
+        features = CodeFeatures(settings.embedding.kernel, self.autoencoder, context.device)
+        self.kernel: KernelCritic = settings.embedding.make_on(features, plan, context)
 
     @property
     def can_be_captured(self) -> bool:
@@ -161,24 +213,6 @@ class DPMerfAE:
         self.kernel.load_state(parts["kernel"])
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
-    """`noise` is the noise multiplier of the auto-encoder; that of the embedding is in proportion."""
-    tiny, facts = is_tiny(request.facts), request.facts
-    critic = _paper_run(request, noise) if request.preset == "paper" else _calibrated_run(request, noise)
-    steps = 1500 if request.steps is None else request.steps
-    if isinstance(critic.embedding, MinibatchSettings):
-        steps = critic.embedding.releases
-    return Draft(
-        method="dp-merf-ae",
-        preset=request.preset,
-        facts=facts,
-        critic=critic,
-        generator=GeneratorSettings(architecture="decoded", width=8 if tiny else 16),
-        optimizer=OptimizerSettings(learning_rate=3e-3, decay=True),
-        training=TrainingSettings(steps=steps, batch_size=200 if tiny else 500),
-    )
-
-
 def _calibrated_run(request: PlanRequest, noise: float) -> DPMerfAESettings:
     """A few hundred updates on a fifth of the records, or 500; the embedding gets its share of the budget.
 
@@ -212,59 +246,40 @@ def _paper_run(request: PlanRequest, noise: float) -> DPMerfAESettings:
     )
 
 
-def total(draft: Draft, steps: int) -> Event:
-    """All updates of the auto-encoder, before the first step, and the embedding: one, or one a step."""
-    settings: DPMerfAESettings = draft.critic
-    updates = Repeated(event=settings.autoencoder.event(draft.facts.records), times=settings.autoencoder.releases)
-    if isinstance(settings.embedding, MinibatchSettings):
-        return Composed(events=(updates, minibatch.total_event(settings.embedding, draft.facts, steps)))
-    return Composed(events=(updates, settings.embedding.event(draft.facts)))
+class DPMerfAEMethod(Method):
+    """`noise` is the noise multiplier of the auto-encoder; that of the embedding is in proportion."""
+
+    name = "dp-merf-ae"
+    about = "DP-MERF AE (Harder, Adamczewski, Park 2021): noisy mean embeddings of a DP-SGD auto-encoder's codes"
+    settings = DPMerfAESettings
+    presets = ("default", "paper")
+
+    def critic(self, request: PlanRequest, noise: float) -> DPMerfAESettings:
+        """Both parts at this noise."""
+        return _paper_run(request, noise) if request.preset == "paper" else _calibrated_run(request, noise)
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """Of both parts."""
+        critic = self.critic(request, noise)
+        return critic.events(request.facts, critic.embedding.accounted_steps or 1)
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with a generator of codes."""
+        critic, tiny = self.critic(request, noise), is_tiny(request.facts)
+        steps = critic.embedding.accounted_steps or request.steps or 1500
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=critic,
+            generator=GeneratorSettings(architecture="decoded", width=8 if tiny else 16),
+            optimizer=OptimizerSettings(learning_rate=3e-3, decay=True),
+            training=TrainingSettings(steps=steps, batch_size=200 if tiny else 500),
+        )
+
+    def own_noise(self, preset: str) -> float | None:
+        """That of the GS-WGAN paper's run."""
+        return 2 * PAPER_NOISE_SCALE if preset == "paper" else None
 
 
-def claimed(draft: Draft, delta: float) -> Claim | None:
-    """The GS-WGAN paper's figure, which covers one of the two parts (9.999 for its MNIST run)."""
-    settings = draft.critic.embedding
-    return minibatch.claimed(settings, draft.facts, delta) if isinstance(settings, MinibatchSettings) else None
-
-
-def check(plan: Plan) -> None:
-    """A record is protected, not a person; the generator is one of codes; what is accounted for is what happens."""
-    settings: DPMerfAESettings = plan.critic
-    if plan.facts.persons is not None:
-        raise PlanError("persons", plan.facts.persons, "none: DP-SGD protects one record at a time")
-    if plan.generator.architecture != "decoded":
-        raise PlanError("architecture", plan.generator.architecture, "decoded: the generator makes codes")
-    embedding = settings.embedding
-    if embedding.features < 2 or embedding.features % 2:
-        raise PlanError("features", embedding.features, "an even number of at least 2")
-    if isinstance(embedding, MinibatchSettings) and plan.training.steps != embedding.releases:
-        raise PlanError("steps", plan.training.steps, f"{embedding.releases}, as accounted for")
-
-
-def words(draft: Draft) -> str:
-    """Auto-encoder and kernel on one line."""
-    settings: DPMerfAESettings = draft.critic
-    auto, often = settings.autoencoder, "once"
-    if isinstance(settings.embedding, MinibatchSettings):
-        often = f"in each step, of {settings.embedding.rate(draft.facts) * draft.facts.records:.0f} records on average"
-    return (
-        f"auto-encoder of width {draft.generator.width} with codes of {CODE}, trained with DP-SGD: {auto.releases} "
-        f"updates on {auto.learning_batch} records on average, gradients clipped to {auto.clip_norm:g}; kernel on its "
-        f"codes, {settings.embedding.features:,} random features, length scale {settings.embedding.length_scale:.3g}, "
-        f"released {often}"
-    )
-
-
-METHOD = Method(
-    name="dp-merf-ae",
-    about="DP-MERF AE (Harder, Adamczewski, Park 2021): noisy mean embeddings of a DP-SGD auto-encoder's codes",
-    settings=DPMerfAESettings,
-    presets=("default", "paper"),
-    draft=draft,
-    total=total,
-    critic=DPMerfAE,
-    words=words,
-    check=check,
-    own_noise=lambda preset: 2 * PAPER_NOISE_SCALE if preset == "paper" else None,
-    claimed=claimed,
-)
+METHOD = DPMerfAEMethod()

@@ -21,8 +21,9 @@ from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, produ
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator
-from gswgan.methods.method import RunContext
-from gswgan.plan.plan import Draft, Facts, Plan
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import CriticSettings, Draft, Plan
 from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled
 from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
@@ -33,7 +34,7 @@ RECORD = Contribution(clip_norm=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinibatchSettings:
+class MinibatchSettings(CriticSettings):
     """The kernel, and what is released of it. All but the kernel, with the number of records, is what epsilon needs."""
 
     features: int
@@ -48,47 +49,77 @@ class MinibatchSettings:
         """The paper's: relative to the sensitivity."""
         return self.noise_std / RECORD.sensitivity("replace-one")
 
+    @property
+    def accounted_steps(self) -> int:
+        """How many steps the run has, as each releases."""
+        return self.releases
+
+    @property
+    def kernel(self) -> KernelSettings:
+        """The features."""
+        return KernelSettings(features=self.features, length_scales=(self.length_scale,), seed=self.seed)
+
     def rate(self, facts: Facts) -> float:
         """The probability that a record takes part."""
         return min(1.0, self.learning_batch / facts.records)
 
+    def event(self, facts: Facts) -> Sampled:
+        """One release."""
+        gaussian = Gaussian(noise_std=self.noise_std, sensitivity=RECORD.sensitivity("replace-one"))
+        return Sampled(rate=self.rate(facts), event=gaussian)
 
-def batch_event(settings: MinibatchSettings, facts: Facts) -> Sampled:
-    """One release."""
-    gaussian = Gaussian(noise_std=settings.noise_std, sensitivity=RECORD.sensitivity("replace-one"))
-    return Sampled(rate=settings.rate(facts), event=gaussian)
+    def events(self, facts: Facts, steps: int) -> Event:
+        """One release in each of the first so many steps."""
+        return Repeated(event=self.event(facts), times=min(steps, self.releases))
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """One release in each step."""
+        return self.events(draft.facts, steps)
+
+    def describe(self, draft: Draft) -> str:
+        """The kernel and its batches on one line."""
+        records = f"{self.rate(draft.facts) * draft.facts.records:.0f} records on average"
+        features = f"kernel, {self.features:,} random features, length scale {self.length_scale:.3g}"
+        return f"{features}; in each step the embedding of {records}"
+
+    def how_often(self, facts: Facts) -> str:
+        """How often an embedding is released."""
+        return f"in each step, of {self.rate(facts) * facts.records:.0f} records on average"
+
+    def check(self, plan: Plan) -> None:
+        """A record is protected, not a person; each step makes one release; the features exist."""
+        if plan.facts.persons is not None:
+            raise PlanError("persons", plan.facts.persons, "none: a minibatch of records protects one record at a time")
+        check_embedding(self.features, self.releases, plan)
+
+    def claimed(self, draft: Draft, delta: float) -> Claim:
+        """The GS-WGAN paper's figure (10.02 for its run of DP-MERF on MNIST)."""
+        rate = self.rate(draft.facts)
+        return claimed_minibatches(self.noise_scale, rate=rate, releases=self.releases, delta=delta)
+
+    def make(self, plan: Plan, context: RunContext) -> MinibatchCritic:
+        """The critic on features of pixels."""
+        features = RandomFeatures(self.kernel, plan.facts.channels, plan.facts.image_size, context.device)
+        return self.make_on(features, plan, context)
+
+    def make_on(self, features: RandomFeatures, plan: Plan, context: RunContext) -> MinibatchCritic:
+        """A critic on these features behind the mechanism that records what is accounted for."""
+        mechanism = context.mechanism(RECORD, self.event(plan.facts))
+        return MinibatchCritic(features, mechanism, classes=plan.facts.classes)
 
 
-def total_event(settings: MinibatchSettings, facts: Facts, steps: int) -> Event:
-    """One release a step."""
-    return Repeated(event=batch_event(settings, facts), times=min(steps, settings.releases))
-
-
-def total(draft: Draft, steps: int) -> Event:
-    """The first so many steps of a run."""
-    return total_event(draft.critic, draft.facts, steps)
-
-
-def check(plan: Plan) -> None:
-    """A record is protected, not a person; each step makes one release; the features exist."""
-    settings: MinibatchSettings = plan.critic
-    if plan.facts.persons is not None:
-        raise PlanError("persons", plan.facts.persons, "none: a minibatch of records protects one record at a time")
-    if plan.training.steps != settings.releases:
-        raise PlanError("steps", plan.training.steps, f"{settings.releases}, as accounted for")
-    if settings.features < 2 or settings.features % 2:
-        raise PlanError("features", settings.features, "an even number of at least 2")
-
-
-def claimed(settings: MinibatchSettings, facts: Facts, delta: float) -> Claim:
-    """The GS-WGAN paper's figure (10.02 for its run of DP-MERF on MNIST)."""
-    return claimed_minibatches(settings.noise_scale, rate=settings.rate(facts), releases=settings.releases, delta=delta)
+def check_embedding(features: int, steps: int | None, plan: Plan) -> None:
+    """The features exist, and the plan has the steps that are accounted for (None: they release nothing)."""
+    if steps is not None and plan.training.steps != steps:
+        raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
+    if features < 2 or features % 2:
+        raise PlanError("features", features, "an even number of at least 2")
 
 
 class MinibatchCritic(KernelCritic):
     """The kernel critic with a new, noisier target in each step."""
 
-    can_be_captured = False  # every step passes the ledger
+    can_be_captured = False  # every step passes the ledger, unlike those of its base class
 
     def __init__(self, features: RandomFeatures, mechanism: GaussianMechanism, *, classes: int) -> None:
         super().__init__(features, mechanism, Path())  # nothing is kept: a release serves its step
@@ -126,28 +157,3 @@ class MinibatchCritic(KernelCritic):
     def metrics(self) -> dict[str, Any]:
         """Of the last step; private."""
         return {"participants": self._participants, **super().metrics()}
-
-
-def critic_on(
-    features: RandomFeatures, settings: MinibatchSettings, facts: Facts, context: RunContext
-) -> MinibatchCritic:
-    """A critic on these features behind the mechanism that records what is accounted for."""
-    mechanism = context.mechanism(RECORD, batch_event(settings, facts))
-    return MinibatchCritic(features, mechanism, classes=facts.classes)
-
-
-def make_critic(plan: Plan, context: RunContext) -> MinibatchCritic:
-    """The critic on features of pixels."""
-    settings: MinibatchSettings = plan.critic
-    kernel = KernelSettings(features=settings.features, length_scales=(settings.length_scale,), seed=settings.seed)
-    features = RandomFeatures(kernel, plan.facts.channels, plan.facts.image_size, context.device)
-    return critic_on(features, settings, plan.facts, context)
-
-
-def words(draft: Draft) -> str:
-    """The critic on one line."""
-    settings: MinibatchSettings = draft.critic
-    return (
-        f"kernel, {settings.features:,} random features, length scale {settings.length_scale:.3g}; in each step the "
-        f"embedding of {settings.rate(draft.facts) * draft.facts.records:.0f} records on average"
-    )

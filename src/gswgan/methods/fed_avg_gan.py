@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import QUANTILES
 from gswgan.critics.ensemble.loss import critic_gradients, generator_gradient
 from gswgan.critics.ensemble.network import CriticShape, init_critics, power_iteration
@@ -27,8 +28,10 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods.gan_generator import gan_generator, is_tiny
-from gswgan.methods.method import Method, PlanRequest, RunContext
-from gswgan.plan.plan import Draft, Facts, Plan, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import BatchStreams, Contribution, Event, Gaussian, GaussianMechanism, Repeated, Sampled, Streams
 from gswgan.privacy.claims import Claim, claimed_rounds
 from gswgan.privacy.mechanism import Block
@@ -45,7 +48,7 @@ CLIENTS_PER_CHUNK = {"cpu": 16, "cuda": 128}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgSettings:
+class FedAvgSettings(CriticSettings):
     """The discriminator and its rounds. The first four, with the number of clients, are what the guarantee needs."""
 
     clip_norm: float = 0.1  # of a client's difference of weights
@@ -60,25 +63,58 @@ class FedAvgSettings:
     width: int = 64
     learning_rate: float = 5e-3  # of a client's SGD
 
+    @property
+    def contribution(self) -> Contribution:
+        """The most that one client adds to a round: one difference of norm clip_norm."""
+        return Contribution(clip_norm=self.clip_norm)
 
-def contribution(settings: FedAvgSettings) -> Contribution:
-    """The most that one client adds to a round: one difference of norm clip_norm."""
-    return Contribution(clip_norm=settings.clip_norm)
+    def event(self, persons: int) -> Sampled:
+        """One round: a client's difference could as well have been zero."""
+        if not 1 <= self.clients <= persons:
+            raise PlanError("clients", self.clients, f"a number from 1 to {persons}, the clients")
+        bound = self.contribution.sensitivity("zeroed")
+        noise = Gaussian(noise_std=self.noise_multiplier * bound, sensitivity=bound, neighbours="zeroed")
+        return Sampled(rate=self.clients / persons, event=noise)
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """One release for every `generator_updates` steps that were begun."""
+        return Repeated(event=self.event(_clients(draft.facts)), times=math.ceil(steps / self.generator_updates))
+
+    def describe(self, draft: Draft) -> str:
+        """The discriminator on one line."""
+        return (
+            f"discriminator of width {self.width} by DP-FedAvg: {self.releases:,} rounds of {self.clients} clients on "
+            f"average, differences clipped to {self.clip_norm:g}, noise {self.noise_multiplier:g} of it"
+        )
+
+    def claimed(self, draft: Draft, delta: float) -> Claim:
+        """The GS-WGAN paper's figure for such a run."""
+        rate = self.clients / _clients(draft.facts)
+        return claimed_rounds(self.noise_multiplier, rate=rate, rounds=self.releases, delta=delta)
+
+    def check(self, plan: Plan) -> None:
+        """A person is a client; the steps are those of the rounds."""
+        _clients(plan.facts)
+        steps = self.releases * self.generator_updates
+        if plan.training.steps != steps:
+            raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
+
+    def make(self, plan: Plan, context: RunContext) -> FedAvgGAN:
+        """The discriminator behind the mechanism that records what is accounted for."""
+        mechanism = context.mechanism(self.contribution, self.event(_clients(plan.facts)))
+        return FedAvgGAN(
+            self, mechanism, **plan.facts.shape, public=context.public, batches=context.batches, device=context.device
+        )
 
 
-def round_event(settings: FedAvgSettings, persons: int) -> Sampled:
-    """One round: a client's difference could as well have been zero."""
-    if not 1 <= settings.clients <= persons:
-        raise PlanError("clients", settings.clients, f"a number from 1 to {persons}, the clients")
-    bound = contribution(settings).sensitivity("zeroed")
-    noise = Gaussian(noise_std=settings.noise_multiplier * bound, sensitivity=bound, neighbours="zeroed")
-    return Sampled(rate=settings.clients / persons, event=noise)
+def _clients(facts: Facts) -> int:
+    if facts.persons is None:
+        raise PlanError("persons", None, "data by person: each is a client", "Pass --data mnist-writers, say.")
+    return facts.persons
 
 
-class FedAvgGAN:
+class FedAvgGAN(Critic):
     """The discriminator at the server; every round of the clients is one release."""
-
-    can_be_captured = False  # every round passes the ledger
 
     def __init__(
         self,
@@ -90,10 +126,10 @@ class FedAvgGAN:
         device: torch.device,
         **shape: int,
     ) -> None:
-        """`mechanism` is made of `contribution` and `round_event`; what it records is also what happens here."""
-        if not isinstance(mechanism.event, Sampled) or mechanism.contribution != contribution(settings):
+        """`mechanism` is made of the settings' `contribution` and `event`; what it records is what happens here."""
+        if not isinstance(mechanism.event, Sampled) or mechanism.contribution != settings.contribution:
             found = (mechanism.event, mechanism.contribution)
-            raise PrivacyError("mechanism", found, f"a sampled sum of {contribution(settings)}")
+            raise PrivacyError("mechanism", found, f"a sampled sum of {settings.contribution}")
         self.settings, self._mechanism, self._batches, self.device = settings, mechanism, batches, device
         self.classes = shape["classes"]
         sizes = CriticShape(width=settings.width, **shape)
@@ -200,83 +236,44 @@ class FedAvgGAN:
             value.copy_(tensors[name])
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
-    """The published rounds with our networks, at this noise multiplier; small networks for tiny images."""
-    facts = request.facts
-    _check_persons(facts)
-    critic = FedAvgSettings(noise_multiplier=noise, clients=min(10, facts.persons or 1))
-    if is_tiny(facts):
-        critic = replace(critic, width=8, learning_batch=16, releases=200, learning_rate=2e-2)
-    if request.steps is not None:
-        critic = replace(critic, releases=math.ceil(request.steps / critic.generator_updates))
-    return Draft(
-        method="fed-avg-gan",
-        preset=request.preset,
-        facts=facts,
-        critic=critic,
-        generator=gan_generator(request),
-        optimizer=OptimizerSettings(learning_rate=5e-4, betas=(0.5, 0.9), average=0.99),
-        training=TrainingSettings(steps=critic.releases * critic.generator_updates, batch_size=64),
-    )
+class FedAvgGANMethod(Method):
+    """The published rounds with our networks; small networks for tiny images. `noise` is the noise multiplier."""
+
+    name = "fed-avg-gan"
+    about = "Fed-Avg GAN (Augenstein et al. 2019): DP-FedAvg on the discriminator, for clients; the noise is fixed"
+    settings = FedAvgSettings
+    presets = tuple(NOISES)
+
+    def critic(self, request: PlanRequest, noise: float) -> FedAvgSettings:
+        """The discriminator at this noise."""
+        critic = FedAvgSettings(noise_multiplier=noise, clients=min(10, _clients(request.facts)))
+        if is_tiny(request.facts):
+            critic = replace(critic, width=8, learning_batch=16, releases=200, learning_rate=2e-2)
+        if request.steps is not None:
+            critic = replace(critic, releases=math.ceil(request.steps / critic.generator_updates))
+        return critic
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """All rounds."""
+        critic = self.critic(request, noise)
+        return Repeated(event=critic.event(_clients(request.facts)), times=critic.releases)
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with the generator of the GAN baselines."""
+        critic = self.critic(request, noise)
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=critic,
+            generator=gan_generator(request),
+            optimizer=OptimizerSettings(learning_rate=5e-4, betas=(0.5, 0.9), average=0.99),
+            training=TrainingSettings(steps=critic.releases * critic.generator_updates, batch_size=64),
+        )
+
+    def own_noise(self, preset: str) -> float | None:
+        """Every preset fixes it."""
+        return NOISES[preset]
 
 
-def total(draft: Draft, steps: int) -> Event:
-    """One release for every `generator_updates` steps that were begun."""
-    settings: FedAvgSettings = draft.critic
-    assert draft.facts.persons is not None
-    event = round_event(settings, draft.facts.persons)
-    return Repeated(event=event, times=math.ceil(steps / settings.generator_updates))
-
-
-def claimed(draft: Draft, delta: float) -> Claim | None:
-    """The GS-WGAN paper's figure for such a run."""
-    settings: FedAvgSettings = draft.critic
-    rate = settings.clients / (draft.facts.persons or 1)
-    return claimed_rounds(settings.noise_multiplier, rate=rate, rounds=settings.releases, delta=delta)
-
-
-def check(plan: Plan) -> None:
-    """A person is a client; the steps are those of the rounds."""
-    _check_persons(plan.facts)
-    steps = plan.critic.releases * plan.critic.generator_updates
-    if plan.training.steps != steps:
-        raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
-
-
-def _check_persons(facts: Facts) -> None:
-    if facts.persons is None:
-        raise PlanError("persons", None, "data by person: each is a client", "Pass --data mnist-writers, say.")
-
-
-def make_critic(plan: Plan, context: RunContext) -> FedAvgGAN:
-    """The discriminator behind the mechanism that records what is accounted for."""
-    settings: FedAvgSettings = plan.critic
-    assert plan.facts.persons is not None
-    mechanism = context.mechanism(contribution(settings), round_event(settings, plan.facts.persons))
-    return FedAvgGAN(
-        settings, mechanism, **context.shape, public=context.public, batches=context.batches, device=context.device
-    )
-
-
-def words(draft: Draft) -> str:
-    """The discriminator on one line."""
-    settings: FedAvgSettings = draft.critic
-    return (
-        f"discriminator of width {settings.width} by DP-FedAvg: {settings.releases:,} rounds of {settings.clients} "
-        f"clients on average, differences clipped to {settings.clip_norm:g}, noise {settings.noise_multiplier:g} of it"
-    )
-
-
-METHOD = Method(
-    name="fed-avg-gan",
-    about="Fed-Avg GAN (Augenstein et al. 2019): DP-FedAvg on the discriminator, for clients; the noise is fixed",
-    settings=FedAvgSettings,
-    presets=tuple(NOISES),
-    draft=draft,
-    total=total,
-    critic=make_critic,
-    words=words,
-    check=check,
-    own_noise=lambda preset: NOISES[preset],
-    claimed=claimed,
-)
+METHOD = FedAvgGANMethod()

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.loss import generator_gradient
 from gswgan.critics.ensemble.network import CriticShape
@@ -32,9 +33,10 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods.gan_generator import gan_generator, is_tiny
-from gswgan.methods.method import Method, PlanRequest
 from gswgan.methods.teacher_count import check_teachers, number_of_teachers
-from gswgan.plan.plan import Draft, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
 
 DISCRIMINATOR = EnsembleSettings(width=32, updates=1, learning_batch=30, learning_rate=1e-3, betas=(0.5, 0.999))
@@ -44,7 +46,7 @@ TINY_DISCRIMINATOR = replace(DISCRIMINATOR, width=4, updates=4, learning_batch=8
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPateSettings:
+class GPateSettings(CriticSettings):
     """The GS-WGAN paper's figures for G-PATE; bins, bound and how teachers learn as in G-PATE's code."""
 
     teachers: int = 2000
@@ -62,31 +64,46 @@ class GPateSettings:
         if not 0 <= self.threshold <= 1:
             raise PlanError("threshold", self.threshold, "a share of the teachers, from 0 to 1")
 
+    def ballots(self, batch_size: int) -> tuple[Ballot, Ballot]:
+        """What a step releases: for each fake and direction the largest count, and the counts of all bins."""
+        questions = batch_size * self.projection
+        return (
+            Ballot(questions=questions, options=self.bins, largest=True),
+            Ballot(questions=questions, options=self.bins),
+        )
 
-def ballots(settings: GPateSettings, batch_size: int) -> tuple[Ballot, Ballot]:
-    """What a step releases: for each fake and direction the largest count, and the counts of all bins."""
-    questions = batch_size * settings.projection
-    return (
-        Ballot(questions=questions, options=settings.bins, largest=True),
-        Ballot(questions=questions, options=settings.bins),
-    )
+    def events(self, *, steps: int, batch_size: int) -> Event:
+        """So many steps, whatever the votes will be.
+
+        A replaced teacher's vote moves a largest count by at most 1 and two counts by 1 each, in every question: in
+        L2, sqrt(B k) for the check and sqrt(2 B k) for the votes of B fakes and k directions.
+        """
+        check, vote = self.ballots(batch_size)
+        step = Composed(events=(check.gaussian(self.check_noise), vote.gaussian(self.vote_noise)))
+        return Repeated(event=step, times=steps)
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """Two releases in each step."""
+        return self.events(steps=steps, batch_size=draft.training.batch_size)
+
+    def describe(self, draft: Draft) -> str:
+        """The teachers on one line."""
+        return (
+            f"{self.teachers:,} teachers of width {self.discriminator.width}, each with its own part of the data; "
+            f"they vote on {self.projection} random directions of each fake's gradient, in {self.bins} bins"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """Each teacher has a part of the data."""
+        check_teachers(plan.facts, self.teachers)
+
+    def make(self, plan: Plan, context: RunContext) -> GPate:
+        """The teachers behind the barrier."""
+        return GPate(self, batch_size=plan.training.batch_size, **context.for_votes(plan.facts.shape))
 
 
-def total_event(settings: GPateSettings, *, steps: int, batch_size: int) -> Event:
-    """The whole run, whatever the votes will be.
-
-    A replaced teacher's vote moves a largest count by at most 1 and two counts by 1 each, in every question: in L2,
-    sqrt(B k) for the check and sqrt(2 B k) for the votes of B fakes and k directions.
-    """
-    check, vote = ballots(settings, batch_size)
-    step = Composed(events=(check.gaussian(settings.check_noise), vote.gaussian(settings.vote_noise)))
-    return Repeated(event=step, times=steps)
-
-
-class GPate:
+class GPate(Critic):
     """The teachers behind the barrier; two releases a step, both of votes."""
-
-    can_be_captured = False  # every answer passes the ledger
 
     def __init__(
         self,
@@ -114,7 +131,7 @@ class GPate:
             batches=BatchStreams(secret),
             device=device,
         )
-        check, vote = ballots(settings, batch_size)
+        check, vote = settings.ballots(batch_size)
         self._check = VoteMechanism(
             ballot=check, event=check.gaussian(settings.check_noise), ledger=ledger, streams=secret
         )
@@ -177,49 +194,53 @@ class GPate:
         self.teachers.load_state(tensors)
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
+BATCH = 30
+"""Fakes in a step."""
+
+
+class GPateMethod(Method):
     """The paper's settings, with `noise` on the votes and six times as much on the check (600 and 100).
 
     Few steps, or the noise would drown the votes. Tiny images: small teachers that learn quickly, a small latent code.
     """
-    paper, tiny = GPateSettings(), is_tiny(request.facts)
-    teacher = TINY_DISCRIMINATOR if tiny else replace(paper.discriminator, updates=2)
-    critic = replace(
-        paper,
-        discriminator=replace(teacher, precision="bfloat16") if request.device.startswith("cuda") else teacher,
-        teachers=number_of_teachers(request, most=paper.teachers),
-        vote_noise=noise,
-        check_noise=noise * paper.check_noise / paper.vote_noise,
-    )
-    return Draft(
-        method="g-pate",
-        preset=request.preset,
-        facts=request.facts,
-        critic=critic,
-        generator=gan_generator(request, tiny_latent=2),
-        optimizer=OptimizerSettings(learning_rate=2e-3 if tiny else 1e-3, betas=(0.5, 0.9), decay=True, average=0.95),
-        training=TrainingSettings(steps=request.steps or (100 if tiny else 200), batch_size=30),
-    )
+
+    name = "g-pate"
+    about = "G-PATE (Long et al. 2021): teachers vote on the gradients that the generator receives"
+    settings = GPateSettings
+    takes_shards = True
+
+    def critic(self, request: PlanRequest, noise: float) -> GPateSettings:
+        """The teachers at this noise."""
+        paper = GPateSettings()
+        teacher = TINY_DISCRIMINATOR if is_tiny(request.facts) else replace(paper.discriminator, updates=2)
+        return replace(
+            paper,
+            discriminator=replace(teacher, precision="bfloat16") if request.device.startswith("cuda") else teacher,
+            teachers=number_of_teachers(request, most=paper.teachers),
+            vote_noise=noise,
+            check_noise=noise * paper.check_noise / paper.vote_noise,
+        )
+
+    def steps(self, request: PlanRequest) -> int:
+        """As asked for, or by the size of the images."""
+        return request.steps or (100 if is_tiny(request.facts) else 200)
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """Two releases in each step."""
+        return self.critic(request, noise).events(steps=self.steps(request), batch_size=BATCH)
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with the generator of the GAN baselines."""
+        rate = 2e-3 if is_tiny(request.facts) else 1e-3
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=self.critic(request, noise),
+            generator=gan_generator(request, tiny_latent=2),
+            optimizer=OptimizerSettings(learning_rate=rate, betas=(0.5, 0.9), decay=True, average=0.95),
+            training=TrainingSettings(steps=self.steps(request), batch_size=BATCH),
+        )
 
 
-def words(draft: Draft) -> str:
-    """The teachers on one line."""
-    settings: GPateSettings = draft.critic
-    return (
-        f"{settings.teachers:,} teachers of width {settings.discriminator.width}, each with its own part of the data; "
-        f"they vote on {settings.projection} random directions of each fake's gradient, in {settings.bins} bins"
-    )
-
-
-METHOD = Method(
-    name="g-pate",
-    about="G-PATE (Long et al. 2021): teachers vote on the gradients that the generator receives",
-    settings=GPateSettings,
-    presets=("default",),
-    draft=draft,
-    total=lambda draft, steps: total_event(draft.critic, steps=steps, batch_size=draft.training.batch_size),
-    critic=lambda plan, context: GPate(plan.critic, batch_size=plan.training.batch_size, **context.for_votes),
-    words=words,
-    check=check_teachers,
-    takes_shards=True,
-)
+METHOD = GPateMethod()

@@ -10,8 +10,9 @@ import torch
 from gswgan.critics.discriminator import DiscriminatorCritic, cross_entropy
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods.gan_generator import gan_generator, is_tiny
-from gswgan.methods.method import Method, PlanRequest
-from gswgan.plan.plan import Draft, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Streams
 
 VOID = (
@@ -22,14 +23,30 @@ VOID = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GANSettings:
+class GANSettings(CriticSettings):
     """The discriminator and how it learns."""
+
+    void = VOID
 
     learning_batch: int = 128  # records and fakes an update
     updates: int = 1  # of the discriminator, a generator step
     width: int = 32
     learning_rate: float = 2e-4
     betas: tuple[float, float] = (0.5, 0.999)
+
+    def total(self, draft: Draft, steps: int) -> None:
+        """Nothing is sanitized."""
+
+    def describe(self, draft: Draft) -> str:
+        """The discriminator on one line."""
+        return f"discriminator of width {self.width}, NOT private"
+
+    def check(self, plan: Plan) -> None:
+        """Any settings fit."""
+
+    def make(self, plan: Plan, context: RunContext) -> GAN:
+        """The discriminator, without a barrier."""
+        return GAN(self, **plan.facts.shape, public=context.public, device=context.device)
 
 
 class GAN(DiscriminatorCritic):
@@ -58,29 +75,27 @@ class GAN(DiscriminatorCritic):
         return {"discriminator_loss": float(self._loss)}
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
+class GANMethod(Method):
     """There is no noise. Few steps for tiny images, as for all methods; as many as a small GAN needs for others."""
-    tiny = is_tiny(request.facts)
-    steps, rate = (3000, 2e-3) if tiny else (10_000, 2e-4)
-    return Draft(
-        method="gan",
-        preset=request.preset,
-        facts=request.facts,
-        critic=GANSettings(width=8 if tiny else 32, learning_rate=rate),
-        generator=gan_generator(request),
-        optimizer=OptimizerSettings(learning_rate=rate, betas=(0.5, 0.999), average=0.99),
-        training=TrainingSettings(steps=steps if request.steps is None else request.steps, batch_size=128),
-    )
+
+    name = "gan"
+    about = "a GAN (Goodfellow et al. 2014) WITHOUT differential privacy, as an upper reference"
+    settings = GANSettings
+    has_guarantee = False
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings."""
+        tiny = is_tiny(request.facts)
+        steps, rate = (3000, 2e-3) if tiny else (10_000, 2e-4)
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=GANSettings(width=8 if tiny else 32, learning_rate=rate),
+            generator=gan_generator(request),
+            optimizer=OptimizerSettings(learning_rate=rate, betas=(0.5, 0.999), average=0.99),
+            training=TrainingSettings(steps=steps if request.steps is None else request.steps, batch_size=128),
+        )
 
 
-METHOD = Method(
-    name="gan",
-    about="a GAN (Goodfellow et al. 2014) WITHOUT differential privacy, as an upper reference",
-    settings=GANSettings,
-    presets=("default",),
-    draft=draft,
-    total=lambda draft, steps: None,
-    critic=lambda plan, context: GAN(plan.critic, **context.shape, public=context.public, device=context.device),
-    words=lambda draft: f"discriminator of width {draft.critic.width}, NOT private",
-    void=VOID,
-)
+METHOD = GANMethod()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gswgan.generators import GeneratorSettings
-from gswgan.methods.method import PlanRequest
 from gswgan.plan.defaults import TINY
-from gswgan.plan.plan import Facts
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import PlanRequest
 
 
 def is_tiny(facts: Facts) -> bool:

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
 from gswgan.critics.ensemble.convolution import row_sum
 from gswgan.critics.ensemble.learners import EnsembleSettings
@@ -44,9 +45,10 @@ from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.methods.gan_generator import gan_generator, is_tiny
-from gswgan.methods.method import Method, PlanRequest
 from gswgan.methods.teacher_count import check_teachers, number_of_teachers
-from gswgan.plan.plan import Draft, TrainingSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Event, Ledger, Repeated, Streams, VoteMechanism
 
 FAKE, REAL = 0, 1
@@ -56,7 +58,7 @@ VANISHED = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class PateGanSettings:
+class PateGanSettings(CriticSettings):
     """Teachers, student and noise. `scale`, `batch_size` and the updates are what the guarantee depends on."""
 
     teachers: int  # k
@@ -77,20 +79,38 @@ class PateGanSettings:
         if not self.gain > 0:
             raise PlanError("gain", self.gain, "a positive number")
 
+    @property
+    def ballot(self) -> Ballot:
+        """What a student's update releases: for each of its fakes, how many teachers call it fake and how many real."""
+        return Ballot(questions=self.batch_size, options=2)
 
-def ballot(settings: PateGanSettings) -> Ballot:
-    """What a student's update releases: for each of its fakes, how many teachers call it fake and how many real."""
-    return Ballot(questions=settings.batch_size, options=2)
+    def events(self, steps: int) -> Event:
+        """So many steps, whatever the votes will be.
 
+        A replaced teacher's vote takes 1 from one count and adds 1 to the other: L1 sensitivity 2 for each labelled
+        fake, as in the paper, whose (2 lambda)-DP for a label is two values that move by 1 under noise of 1 / lambda.
+        """
+        rounds = math.ceil(steps / self.generator_updates)
+        return Repeated(event=self.ballot.laplace(self.scale), times=rounds * self.student_updates)
 
-def total_event(settings: PateGanSettings, *, steps: int) -> Event:
-    """The whole run, whatever the votes will be.
+    def total(self, draft: Draft, steps: int) -> Event:
+        """One release for each update of the student."""
+        return self.events(steps)
 
-    A replaced teacher's vote takes 1 from one count and adds 1 to the other: L1 sensitivity 2 for each labelled
-    fake, as in the paper, whose (2 lambda)-DP for a label is two values that move by 1 under noise of 1 / lambda.
-    """
-    rounds = math.ceil(steps / settings.generator_updates)
-    return Repeated(event=ballot(settings).laplace(settings.scale), times=rounds * settings.student_updates)
+    def describe(self, draft: Draft) -> str:
+        """Teachers and student on one line."""
+        return (
+            f"student of width {self.student_width}; {self.teachers:,} teachers of width {self.teacher_width}, "
+            f"each with its own part of the data, vote on {self.student_updates} x {self.batch_size} fakes per round"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """Each teacher has a part of the data."""
+        check_teachers(plan.facts, self.teachers)
+
+    def make(self, plan: Plan, context: RunContext) -> PateGan:
+        """The teachers behind the barrier, and the student."""
+        return PateGan(self, **context.for_votes(plan.facts.shape))
 
 
 def weights_of(params: Parameters) -> Weights:
@@ -152,10 +172,8 @@ class Discriminators(Teachers):
         return self.ask(vote)
 
 
-class PateGan:
+class PateGan(Critic):
     """Teachers behind the barrier, and the student in front of it."""
-
-    can_be_captured = False  # the teachers' votes pass the ledger
 
     def __init__(
         self,
@@ -182,8 +200,8 @@ class PateGan:
         for value in self.student.values():
             value *= settings.gain
         self.adam = init_adam(self.student)
-        event = ballot(settings).laplace(settings.scale)
-        self._mechanism = VoteMechanism(ballot=ballot(settings), event=event, ledger=ledger, streams=secret)
+        event = settings.ballot.laplace(settings.scale)
+        self._mechanism = VoteMechanism(ballot=settings.ballot, event=event, ledger=ledger, streams=secret)
         self._step, self._labelled_real, self._votes_real = 0, 0.0, 0.0
         self._norm = 0.0
         self._stall = {name: torch.zeros((), dtype=torch.float64) for name in ("peak", "vanished", "unanimous")}
@@ -247,41 +265,39 @@ class PateGan:
             value.copy_(tensors[name])
 
 
-def draft(request: PlanRequest, noise: float) -> Draft:
+class PateGanMethod(Method):
     """The paper's settings with Laplace noise of this scale on the votes; for tiny images less of everything."""
-    tiny = is_tiny(request.facts)
-    critic = PateGanSettings(teachers=number_of_teachers(request, most=100), scale=noise)
-    if tiny:
-        critic = replace(critic, batch_size=32, teacher_width=4, learning_rate=1e-3)
-    return Draft(
-        method="pate-gan",
-        preset=request.preset,
-        facts=request.facts,
-        critic=critic,
-        generator=gan_generator(request),
-        optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas),
-        training=TrainingSettings(steps=request.steps or (100 if tiny else 500), batch_size=critic.batch_size),
-    )
+
+    name = "pate-gan"
+    about = "PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by noisy votes, a student learns them"
+    settings = PateGanSettings
+    takes_shards = True
+
+    def critic(self, request: PlanRequest, noise: float) -> PateGanSettings:
+        """Teachers and student at this noise."""
+        critic = PateGanSettings(teachers=number_of_teachers(request, most=100), scale=noise)
+        return replace(critic, batch_size=32, teacher_width=4, learning_rate=1e-3) if is_tiny(request.facts) else critic
+
+    def steps(self, request: PlanRequest) -> int:
+        """As asked for, or by the size of the images."""
+        return request.steps or (100 if is_tiny(request.facts) else 500)
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """One release for each update of the student."""
+        return self.critic(request, noise).events(self.steps(request))
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """All settings, with the generator of the GAN baselines."""
+        critic = self.critic(request, noise)
+        return Draft(
+            method=self.name,
+            preset=request.preset,
+            facts=request.facts,
+            critic=critic,
+            generator=gan_generator(request),
+            optimizer=OptimizerSettings(learning_rate=critic.learning_rate, betas=critic.betas),
+            training=TrainingSettings(steps=self.steps(request), batch_size=critic.batch_size),
+        )
 
 
-def words(draft: Draft) -> str:
-    """Teachers and student on one line."""
-    settings: PateGanSettings = draft.critic
-    return (
-        f"student of width {settings.student_width}; {settings.teachers:,} teachers of width {settings.teacher_width}, "
-        f"each with its own part of the data, vote on {settings.student_updates} x {settings.batch_size} fakes a round"
-    )
-
-
-METHOD = Method(
-    name="pate-gan",
-    about="PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by noisy votes, a student learns them",
-    settings=PateGanSettings,
-    presets=("default",),
-    draft=draft,
-    total=lambda draft, steps: total_event(draft.critic, steps=steps),
-    critic=lambda plan, context: PateGan(plan.critic, **context.for_votes),
-    words=words,
-    check=check_teachers,
-    takes_shards=True,
-)
+METHOD = PateGanMethod()

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.critics.refined.critic import Refined, RefinedSettings
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.denoised import latent_size
-from gswgan.generators.generator import OptimizerSettings
-from gswgan.methods.method import PlanRequest
+from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.generators.refined import RefinedGenerator
+from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
+from gswgan.methods.kernel_then_ensemble import started_total
+from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, kernel_defaults
-from gswgan.plan.plan import Draft, Facts, Plan, PrivacySettings
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import PlanRequest
+from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
+from gswgan.privacy import Contribution, Event, Gaussian
 
 SHARE = 0.27
 """Of the budget that the kernel's release has, about, counted in mu^2 (see kernel_then_ensemble.py). At epsilon 10 and
 60,000 records its release alone is at epsilon 4.2, and costs DP-SGD 5 % more noise than one at 3 would."""
 
 CLIP = 0.003
-"""Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. Adam
-does not mind the scale."""
-
+"""Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. The
+steps do not depend on the scale."""
 
 LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 """Of ln(noise level) in DP-SGD: mostly the middle levels, since samples of the kernel's generator teach the others."""
@@ -32,7 +39,62 @@ SCALING = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class PlannedRefined(RefinedSettings, CriticSettings):
+    """All three stages of a plan; see also the plan's privacy, which is that of DP-SGD."""
+
+    has_embedding = True
+
+    @property
+    def kernel_settings(self) -> KernelSettings:
+        """The features."""
+        return self.kernel
+
+    def total(self, draft: Draft, steps: int) -> Event:
+        """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
+        start = self.event(draft.facts.labelled, draft.sums.neighbours)
+        return started_total(start, draft.sums, steps - self.steps - self.pretraining)
+
+    def describe(self, draft: Draft) -> str:
+        """The stages on one line."""
+        records = round(draft.sums.rate * draft.facts.records)
+        return (
+            f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
+            f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {self.pretraining:,} steps "
+            f"on samples, {draft.sums.releases:,} steps of DP-SGD on {records:,} records on average, {self.draws} "
+            f"noise draws for each, gradients clipped to {draft.sums.clip_norm:g}"
+        )
+
+    def check(self, plan: Plan) -> None:
+        """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
+        privacy = check_sums(plan)
+        _check_records(plan.facts)
+        steps = self.steps + self.pretraining + privacy.releases
+        if plan.training.steps != steps:
+            raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
+        found = (privacy.sampling, privacy.rows, privacy.counts, privacy.shards)
+        if found != ("poisson", 1, False, None):
+            raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
+        if plan.generator.architecture != "denoiser":
+            raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
+
+    def make(self, plan: Plan, context: RunContext) -> Critic:
+        """The kernel critic and DP-SGD, each behind its own mechanism."""
+        announce_release(context)
+        labelled = plan.facts.labelled
+        first = context.mechanism(self.contribution(labelled), self.event(labelled, plan.sums.neighbours))
+        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, first)
+        return Refined(
+            self, plan.optimizer, kernel, context.mechanism(plan.sums.contribution, plan.sums.event),
+            releases=plan.sums.releases, public=context.public, batches=context.batches, device=context.device,
+        )  # fmt: skip
+
+    def make_generator(self, plan: Plan, **rest: Any) -> Generator:
+        """The generator of the start, and beside it the denoiser that is published."""
+        return RefinedGenerator(plan.generator, self.start, self.start_optimizer, updates=self.steps, **rest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
     """What does not follow from the noise."""
 
     batch: int  # records in a step of DP-SGD, on average
@@ -46,33 +108,30 @@ class Recipe:
     averaging: float
 
 
-def recipe(facts: Facts, device: str) -> Recipe:
+def sizes(facts: Facts, device: str) -> Sizes:
     """By the number of records, the size of the images and the device."""
     if facts.image_size <= TINY:
-        return Recipe(
+        return Sizes(
             batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14, pretraining=600,
             pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
         )  # fmt: skip
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
-        return Recipe(
+        return Sizes(
             batch=batch, releases=450, draws=8, width=32, samples=2**18, pretraining=6000, pretraining_batch=512,
             learning_rate=4e-4, averaging=10.0,
         )  # fmt: skip
-    return Recipe(
+    return Sizes(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
         learning_rate=5e-4, averaging=10.0,
     )  # fmt: skip
 
 
-def refined(request: PlanRequest, noise: float) -> Draft:
-    """All settings; `noise` is noise_std of DP-SGD over its clip norm, the kernel's noise is in proportion."""
-    facts, chosen = request.facts, recipe(request.facts, request.device)
-    if request.shards is not None:
-        raise PlanError("shards", request.shards, "no shards with preset refined", "Use --preset ensemble.")
-    _check_records(facts)
+def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[PrivacySettings, float]:
+    """The noisy sums of DP-SGD, and the noise of the kernel's release that is in proportion."""
+    _check_records(request.facts)
     releases = chosen.releases if request.steps is None else request.steps
-    rate = chosen.batch / facts.records
+    rate = chosen.batch / request.facts.records
     privacy = PrivacySettings(
         delta=request.delta,
         noise_std=noise * CLIP,
@@ -83,10 +142,23 @@ def refined(request: PlanRequest, noise: float) -> Draft:
         neighbours=request.neighbours,
     )
     odds = SHARE / (1 - SHARE)
-    noise_std = noise / (rate * math.sqrt(releases * odds))
+    return privacy, noise / (rate * math.sqrt(releases * odds))
+
+
+def events(request: PlanRequest, noise: float) -> Event:
+    """The kernel's release and those of DP-SGD."""
+    privacy, noise_std = _privacy(request, sizes(request.facts, request.device), noise)
+    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity(request.neighbours)
+    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=request.neighbours)
+    return started_total(start, privacy, privacy.releases)
+
+
+def draft(request: PlanRequest, noise: float) -> Draft:
+    """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
+    facts, chosen = request.facts, sizes(request.facts, request.device)
+    privacy, noise_std = _privacy(request, chosen, noise)
     kernel = kernel_defaults(facts, noise_std, request.device)
-    assert isinstance(kernel.critic, KernelSettings)
-    critic = RefinedSettings(
+    critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,
         steps=kernel.training.steps,
@@ -102,7 +174,7 @@ def refined(request: PlanRequest, noise: float) -> Draft:
         scaling=SCALING,
         averaging=chosen.averaging,
     )
-    steps = kernel.training.steps + chosen.pretraining + releases
+    steps = kernel.training.steps + chosen.pretraining + privacy.releases
     return Draft(
         method="gswgan",
         preset=request.preset,
@@ -115,35 +187,8 @@ def refined(request: PlanRequest, noise: float) -> Draft:
     )
 
 
-def check(plan: Plan, privacy: PrivacySettings) -> None:
-    """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
-    _check_records(plan.facts)
-    settings: RefinedSettings = plan.critic
-    steps = settings.steps + settings.pretraining + privacy.releases
-    if plan.training.steps != steps:
-        raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
-    found = (privacy.sampling, privacy.rows, privacy.counts, privacy.shards)
-    if found != ("poisson", 1, False, None):
-        raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
-    if plan.generator.architecture != "denoiser":
-        raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
-
-
 def _check_records(facts: Facts) -> None:
     if facts.persons is not None:
         raise PlanError(
             "persons", facts.persons, "none: this preset protects one record at a time", "Leave --preset out."
         )
-
-
-def words(draft: Draft) -> str:
-    """The stages on one line."""
-    settings: RefinedSettings = draft.critic
-    assert draft.privacy is not None
-    records = round(draft.privacy.rate * draft.facts.records)
-    return (
-        f"kernel, {settings.kernel.features:,} random features, length scale {settings.kernel.scales}, for "
-        f"{settings.steps:,} steps; then a denoiser of width {draft.generator.width}: {settings.pretraining:,} steps "
-        f"on samples, {draft.privacy.releases:,} steps of DP-SGD on {records:,} records on average, {settings.draws} "
-        f"noise draws for each, gradients clipped to {draft.privacy.clip_norm:g}"
-    )

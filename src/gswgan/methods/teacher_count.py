@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from gswgan.methods.gs_wgan_plan import check_shards
-from gswgan.methods.method import PlanRequest
-from gswgan.plan.plan import Plan
+from gswgan.methods.ensemble import check_shards
+from gswgan.plan.method import PlanRequest
+
+check_teachers = check_shards
+"""Each teacher has a part of the data of its own."""
 
 
 def number_of_teachers(request: PlanRequest, *, most: int) -> int:
@@ -15,8 +17,3 @@ def number_of_teachers(request: PlanRequest, *, most: int) -> int:
     units = request.facts.persons or request.facts.records
     size = max(2, round(30 * (units / 60_000) ** 0.617))
     return max(1, min(most, units // size)) if request.shards is None else request.shards
-
-
-def check_teachers(plan: Plan) -> None:
-    """Each teacher has a shard of its own."""
-    check_shards(plan.facts, plan.critic.teachers)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
-from gswgan.plan.plan import Facts, TrainingSettings
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import PrivacySettings, TrainingSettings
+
+C = TypeVar("C", KernelSettings, EnsembleSettings)
 
 TINY = 12
 """Images up to this side get a fully connected generator."""
@@ -29,10 +33,10 @@ def beyond_pixels(facts: Facts) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defaults:
+class Defaults(Generic[C]):
     """All settings of a run that are not privacy settings."""
 
-    critic: KernelSettings | EnsembleSettings
+    critic: C
     generator: GeneratorSettings
     optimizer: OptimizerSettings
     training: TrainingSettings
@@ -55,6 +59,11 @@ def score_noise(facts: Facts, noise_std: float) -> float:
     if facts.persons is None:
         return noise_std * facts.classes / facts.records
     return noise_std * facts.classes / facts.persons
+
+
+def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
+    """Standard deviation of the noise in the sum over all: added once, or by each client of an untrusted server."""
+    return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
 
 
 def gradient_noise(facts: Facts, noise_std: float) -> float:
@@ -83,7 +92,7 @@ def smoothing(facts: Facts, noise: float) -> float:
     return round(0.03 * facts.image_size * math.log10(max(1.0, noise / QUIET)), 2)
 
 
-def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults:
+def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults[KernelSettings]:
     """The kernel critic: features and length scale by the shape and the noise; generator and steps by the device."""
     tiny, fast = facts.image_size <= TINY, device.startswith("cuda")
     noise = gradient_noise(facts, noise_std)
@@ -144,7 +153,7 @@ def ensemble_release(facts: Facts) -> EnsembleRelease:
     return EnsembleRelease(shards=shards, rate=1.0 if few else 0.1, releases=100 if few else 1000, rows=64)
 
 
-def ensemble_defaults(facts: Facts, device: str) -> Defaults:
+def ensemble_defaults(facts: Facts, device: str) -> Defaults[EnsembleSettings]:
     """The ensemble: small critics and a small latent code for tiny images, the paper's kind for larger ones."""
     release, fast = ensemble_release(facts), device.startswith("cuda")
     if facts.image_size <= TINY:

@@ -1,15 +1,16 @@
-"""From a method, public facts and a target epsilon to a plan and its noise (of clients: federated/trust.py)."""
+"""The planner: from a method, public facts and a target epsilon to a plan and its noise, centralized or of clients."""
 
 from __future__ import annotations
 
 import bisect
 import math
+from typing import Any
 
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError
-from gswgan.methods import find_method
-from gswgan.methods.method import PlanRequest
-from gswgan.plan.plan import Draft, Facts, Plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import Draft, Plan
 from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
 from gswgan.privacy.events import check_neighbours, sampling_of, tally, unsampled
@@ -19,108 +20,75 @@ EPSILON = 10.0
 
 CURVE_POINTS = 8
 
-ZEROED: dict[str, tuple[str, ...]] = {"gswgan": ("kernel", "refined")}
-"""Methods and presets that can also be planned for one record zeroed instead of replaced."""
+
+def make_request(
+    method: Method, facts: Facts, *, preset: str | None = None, delta: float | None = None, **options: Any
+) -> PlanRequest:
+    """What is asked of the method, checked, with the preset and the delta that are taken when nothing is said."""
+    preset = method.presets[0] if preset is None else preset
+    if preset not in method.presets:
+        known = "one of " + ", ".join(method.presets)
+        todo = "Leave --preset out for the first of them."
+        raise PlanError("preset", preset, f"{known} for method {method.name}", todo)
+    if options.get("shards") is not None and not method.takes_shards:
+        raise PlanError("shards", options["shards"], f"no shards with method {method.name}", "Leave --shards out.")
+    for name, least, most in (("seed", 0, 2**63 - 1), ("steps", 1, MAX_STEPS)):
+        if options.get(name) is not None:
+            options[name] = check_whole(name, options[name], least, most)
+    if check_neighbours(options.get("neighbours", "replace-one")) != "replace-one" and (
+        facts.persons is not None or preset not in method.zeroed_presets
+    ):
+        raise PlanError(
+            "neighbours", options["neighbours"], "replace-one with this method, preset and data",
+            "One record zeroed is there for --preset kernel and --preset refined, without persons.",
+        )  # fmt: skip
+    delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
+    return PlanRequest(facts=facts, preset=preset, delta=delta, **options)
 
 
-def make_plan(
-    facts: Facts,
-    *,
-    method: str = "gswgan",
-    preset: str | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    shards: int | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    insecure_reproducible: bool = False,
-    neighbours: str = "replace-one",
-) -> Plan:
+def plan_run(method: Method, request: PlanRequest) -> Plan:
     """Resolve everything, calibrate the noise, state the guarantee. Looks at facts only, never at data."""
+    facts = request.facts
     units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
     if units < 2:
         raise PlanError(what, units, "at least 2", f"A guarantee hides one among others: add {what}.")
-    delta, seed = check_delta(default_delta(units) if delta is None else delta), check_whole("seed", seed, 0, 2**63 - 1)
-    draft = make_draft(
-        facts,
-        method=method,
-        preset=preset,
-        epsilon=epsilon,
-        delta=delta,
-        shards=shards,
-        steps=steps,
-        seed=seed,
-        device=device,
-        neighbours=neighbours,
-    )
-    total, recipe = draft.total(), draft.recipe
+    draft = draft_run(method, request)
+    total, observer = draft.total(), "public" if request.federation is None else request.federation.observer
+    unit = what.removesuffix("s")
     return Plan(
         **vars(draft),
-        guarantee=None if total is None else guarantee(total, delta=delta, unit=what.removesuffix("s")),
-        claimed=recipe.claimed(draft, delta),
-        lower_bound=recipe.lower_bound(draft),
-        curve=epsilon_curve(draft, delta),
-        seed=seed,
-        insecure_reproducible=insecure_reproducible,
+        guarantee=None if total is None else guarantee(total, delta=request.delta, unit=unit, observer=observer),
+        claimed=draft.critic.claimed(draft, request.delta),
+        lower_bound=draft.critic.lower_bound(draft),
+        curve=epsilon_curve(draft, request.delta),
+        seed=request.seed,
+        insecure_reproducible=request.insecure_reproducible,
     )
 
 
-def make_draft(
-    facts: Facts,
-    *,
-    method: str = "gswgan",
-    preset: str | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    shards: int | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    neighbours: str = "replace-one",
-) -> Draft:
+def draft_run(method: Method, request: PlanRequest) -> Draft:
     """All settings of a run, with the noise calibrated where the preset leaves it open."""
-    recipe = find_method(method)
-    preset = recipe.presets[0] if preset is None else preset
-    if preset not in recipe.presets:
-        known = "one of " + ", ".join(recipe.presets)
-        raise PlanError("preset", preset, f"{known} for method {method}", "Leave --preset out for the first of them.")
-    if shards is not None and not recipe.takes_shards:
-        raise PlanError("shards", shards, f"no shards with method {method}", "Leave --shards out.")
-    request = PlanRequest(
-        facts=facts,
-        preset=preset,
-        delta=check_delta(default_delta(facts.persons or facts.records) if delta is None else delta),
-        shards=shards,
-        steps=None if steps is None else check_whole("steps", steps, 1, MAX_STEPS),
-        seed=seed,
-        device=device,
-        neighbours=check_neighbours(neighbours),
-    )
-    if request.neighbours != "replace-one" and (facts.persons is not None or preset not in ZEROED.get(method, ())):
+    if not method.has_guarantee:
+        if request.epsilon is not None:
+            expected = "no epsilon: this method has no guarantee"
+            raise PlanError("epsilon", request.epsilon, expected, "Leave --epsilon out.")
+        return method.draft(request, 0.0)
+    noise = method.own_noise(request.preset)
+    if noise is not None and request.epsilon is not None:
+        sampling = sampling_of(method.events(request, noise))
         raise PlanError(
-            "neighbours", neighbours, "replace-one with this method, preset and data",
-            "One record zeroed is there for --preset kernel and --preset refined, without persons.",
+            "epsilon", request.epsilon, "no epsilon with a preset whose noise is fixed",
+            f"To see the noise that a target needs: `gswgan privacy calibrate --sampling {sampling} ...`.",
         )  # fmt: skip
-    own = recipe.own_noise(preset)
-    if epsilon is not None and (own is not None or recipe.void):
-        total = recipe.draft(request, own or 0.0).total()
-        if total is None:
-            raise PlanError("epsilon", epsilon, "no epsilon: this method has no guarantee", "Leave --epsilon out.")
-        raise PlanError(
-            "epsilon", epsilon, "no epsilon with a preset whose noise is fixed",
-            f"To see the noise that a target needs: `gswgan privacy calibrate --sampling {sampling_of(total)} ...`.",
-        )  # fmt: skip
-    if own is None and not recipe.void:
-
-        def run(noise: float) -> Event:
-            total = recipe.draft(request, noise).total()
-            assert total is not None
-            return total
-
-        target = check_epsilon(EPSILON if epsilon is None else epsilon)
-        own = calibrate(run, epsilon=target, delta=request.delta, accountant=Accountant(request.neighbours))
-    return recipe.draft(request, own or 0.0)
+    if noise is None:
+        neighbours = request.neighbours if request.federation is None else request.federation.neighbours
+        noise = calibrate(
+            lambda noise: method.events(request, noise),
+            epsilon=check_epsilon(EPSILON if request.epsilon is None else request.epsilon),
+            delta=request.delta,
+            accountant=Accountant(neighbours),
+        )
+    return method.draft(request, noise)
 
 
 def check_large_delta(plan: Plan, *, allowed: bool) -> None:

@@ -2,6 +2,7 @@
 
 A plan can be printed, saved and run elsewhere (without dp-accounting). Its digest names the run: key and ledger
 are bound to it, so one key can never serve two plans. A saved plan carries it: a damaged or edited one is refused.
+A plan does not know its method: what depends on it, the settings of its critic answer (`CriticSettings`).
 """
 
 from __future__ import annotations
@@ -9,95 +10,34 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
-from gswgan.data import ImageData, ImageStream
-from gswgan.errors import PlanError, RunError, StorageError, short
+import torch
+
+from gswgan.critics import Critic
+from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
+from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel.features import KernelSettings
+from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.generators import GeneratorSettings
-from gswgan.generators.generator import OptimizerSettings
-from gswgan.plan.settings import check_delta, check_ranges, from_plain, to_plain
+from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.settings import check_delta, check_ranges, to_plain
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
-from gswgan.privacy.storage import named_by_user, read_file, write_durably
-
-if TYPE_CHECKING:
-    from gswgan.methods.method import Method
+from gswgan.privacy.storage import named_by_user, write_durably
 
 FORMAT_VERSION = 5
-
-MAX_NAMED = 20
-"""Classes that a text names."""
 
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
 INVENTED = "An invented client is a group of records that a simulation made up: no person, and no holder of data."
-
-_EARLIER = (
-    "An earlier version of gswgan made this plan or run: use it with that version, or start anew. Nothing was changed."
-)
-_AGAIN = "Copy it again, or make a new one with `gswgan train --save-plan PLAN`."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is public about the data before anything is released."""
-
-    data: str
-    records: int
-    persons: int | None
-    classes: int
-    class_names: tuple[str, ...]
-    labelled: bool
-    image_size: int
-    channels: int
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.channels == 2 or len(self.class_names) != self.classes or (self.classes > 1 and not self.labelled):
-            found = (self.channels, self.classes, len(self.class_names), self.labelled)
-            raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
-        if not all(name.isprintable() for name in (self.data, *self.class_names)):
-            raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
-        if self.persons is not None and self.persons > self.records:
-            raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
-
-    @classmethod
-    def of(cls, data: ImageData | ImageStream) -> Facts:
-        """The facts of a data set: sizes and names, never content."""
-        return cls(
-            data=data.name,
-            records=data.public_records,
-            persons=None if data.persons is None else data.number_of_persons,
-            classes=data.classes,
-            class_names=data.class_names,
-            labelled=data.labelled,
-            image_size=data.image_size,
-            channels=data.channels,
-        )
-
-    @property
-    def size(self) -> str:
-        """How much data, in words: of persons alone where each counts as one record (all that a federation knows)."""
-        records = f"{self.records:,} record" + "s" * (self.records != 1)
-        if self.persons is None:
-            return records
-        persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
-        return persons if self.persons == self.records else f"{records} of {persons}"
-
-    @property
-    def names(self) -> str:
-        """The first class names, in words; all of them are in the plan."""
-        more = f" and {self.classes - MAX_NAMED:,} more" if self.classes > MAX_NAMED else ""
-        return ", ".join(self.class_names[:MAX_NAMED]) + more
-
-    @property
-    def pixels(self) -> int:
-        """Numbers in one image."""
-        return self.channels * self.image_size**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +108,70 @@ class TrainingSettings:
         check_ranges(self)
 
 
+class CriticSettings(ABC):
+    """The settings of a method's critic, a frozen dataclass, and what a plan asks of them."""
+
+    void: ClassVar[str | None] = None
+    """Why no run has a guarantee, for the method that has none."""
+
+    has_embedding: ClassVar[bool] = False
+    """Whether the run publishes mean embeddings of pixel features."""
+
+    can_stream: ClassVar[bool] = False
+    """Whether one release, in one pass over the data in any order, is all that the run needs of it.
+
+    Then the data may stay in its files, and a new generator can be trained on the same release."""
+
+    can_spread: ClassVar[bool] = False
+    """Whether the critics may be spread over several processes."""
+
+    @property
+    def kernel_settings(self) -> KernelSettings:
+        """The kernel on pixels; a PlanError where there is none."""
+        raise PlanError("critic", type(self).__name__, "a kernel critic")
+
+    @property
+    def ensemble_settings(self) -> EnsembleSettings:
+        """The critics of an ensemble; a PlanError where there are none."""
+        raise PlanError("critic", type(self).__name__, "an ensemble of critics")
+
+    @abstractmethod
+    def total(self, draft: Draft, steps: int) -> Event | None:
+        """What the first so many steps release at the most. The ledger is checked against it. None: no guarantee."""
+
+    @abstractmethod
+    def describe(self, draft: Draft) -> str:
+        """The critic on one line."""
+
+    @abstractmethod
+    def make(self, plan: Plan, context: RunContext) -> Critic:
+        """The critic behind its barrier."""
+
+    def make_part(self, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:
+        """The critics that one of several processes holds, where `can_spread`."""
+        raise PlanError("critic", type(self).__name__, "an ensemble of critics")
+
+    def reuse(self, plan: Plan, embedding: Path, device: torch.device) -> Critic:
+        """The critic on an embedding that was released before: no data, no mechanism."""
+        raise PlanError("critic", type(self).__name__, "a critic that an embedding is enough for (preset kernel)")
+
+    @abstractmethod
+    def check(self, plan: Plan) -> None:
+        """Raise a PlanError where the settings do not fit each other or the facts."""
+
+    def claimed(self, draft: Draft, delta: float) -> Claim | None:
+        """The figure that is stated elsewhere for such a run, at this delta. Not a guarantee."""
+        return None
+
+    def lower_bound(self, draft: Draft) -> LowerBound | None:
+        """What no analysis of such a run can prove less than, where that is known."""
+        return None
+
+    def make_generator(self, plan: Plan, **rest: Any) -> Generator:
+        """The untrained generator; `rest` is what does not come from the settings."""
+        return Generator(plan.generator, plan.optimizer, updates=plan.training.steps, **rest)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """A run before its cost is stated: what its method makes of the public facts."""
@@ -175,18 +179,18 @@ class Draft:
     method: str
     preset: str
     facts: Facts
-    critic: Any  # settings of the method's own type
+    critic: CriticSettings  # of the method's own type
     generator: GeneratorSettings
     optimizer: OptimizerSettings
     training: TrainingSettings
     privacy: PrivacySettings | None = None  # GS-WGAN and DP-MERF; the others have all in `critic`
 
     @property
-    def recipe(self) -> Method:
-        """The method that it is a run of."""
-        from gswgan.methods import find_method  # methods are made of what is above
-
-        return find_method(self.method)
+    def sums(self) -> PrivacySettings:
+        """The settings of the noisy sums that it releases; a PlanError where it releases something else."""
+        if self.privacy is None:
+            raise PlanError("privacy", None, f"the settings of noisy sums, which method {self.method} does not have")
+        return self.privacy
 
     @property
     def size(self) -> str:
@@ -194,9 +198,13 @@ class Draft:
         invented = self.privacy is not None and self.privacy.unit == "invented client"
         return self.facts.size.replace("person", "invented client") if invented else self.facts.size
 
+    def describe(self) -> str:
+        """The critic on one line."""
+        return self.critic.describe(self)
+
     def total(self, steps: int | None = None) -> Event | None:
         """What the first `steps` steps release at the most (without it: the whole run); None: nothing is sanitized."""
-        return self.recipe.total(self, self.training.steps if steps is None else steps)
+        return self.critic.total(self, self.training.steps if steps is None else steps)
 
     def releases(self) -> dict[BaseEvent, int]:
         """The kinds of releases of the whole run, with how many there are of each; empty without a guarantee."""
@@ -218,7 +226,7 @@ class Plan(Draft):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        self.recipe.check(self)
+        self.critic.check(self)
         total = self.total()
         if total is None or self.guarantee is None:
             if total is not None or self.guarantee is not None:
@@ -234,14 +242,24 @@ class Plan(Draft):
             raise PlanError("guarantee", stated, f"{ruled}: {what}")
 
     @property
+    def cost(self) -> PrivacyCost:
+        """The guarantee; a PrivacyError where the method has none."""
+        if self.guarantee is None:
+            raise PrivacyError("guarantee", None, f"a method with a guarantee, which {self.method} is not")
+        return self.guarantee
+
+    @property
     def void(self) -> str | None:
         """Why the run has no guarantee, where it has none."""
-        return self.recipe.void or (INSECURE if self.insecure_reproducible else None)
+        return self.critic.void or (INSECURE if self.insecure_reproducible else None)
+
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
         """The name of this plan: equal plans have equal digests, whether a number was written 1 or 1.0."""
-        plain = to_plain(Plan.from_table(to_plain(self)))
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        return self._digest
 
     def fits(self, facts: Facts) -> bool:
         """Whether data with these facts is what was planned for; its name may differ."""
@@ -255,7 +273,7 @@ class Plan(Draft):
         return next((epsilon for done, epsilon in self.curve if done >= steps), whole)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with its format version and its digest."""
+        """Plain data with its format version and its digest. `gswgan.methods.read_plan` reads it back."""
         return {"format_version": FORMAT_VERSION, "digest": self.digest(), **to_plain(self)}
 
     def save(self, path: Path) -> None:
@@ -265,37 +283,3 @@ class Plan(Draft):
         except OSError as wrong:
             expected = f"a place that can be written ({wrong.strerror})"
             raise RunError("plan", str(path), expected, "Choose another --save-plan.") from wrong
-
-    @classmethod
-    def from_json(cls, data: object) -> Plan:
-        """Read a plan back; PlanError names what is wrong with it."""
-        if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
-            found = data.get("format_version") if isinstance(data, dict) else data
-            earlier = type(found) is int and 0 < found < FORMAT_VERSION
-            raise PlanError("plan.format_version", short(found), str(FORMAT_VERSION), _EARLIER if earlier else _AGAIN)
-        plan = cls.from_table({key: value for key, value in data.items() if key not in ("format_version", "digest")})
-        if data.get("digest") != plan.digest():
-            raise PlanError(
-                "plan.digest", short(data.get("digest"), 12), f"{plan.digest()[:12]}..., as its content has",
-                f"It was damaged or edited. {_AGAIN}",
-            )  # fmt: skip
-        return plan
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Plan:
-        """From plain data; the method says of which type the critic's settings are."""
-        from gswgan.methods import find_method
-
-        return from_plain(cls, table, hints={"critic": find_method(table.get("method")).settings})
-
-    @classmethod
-    def load(cls, path: Path) -> Plan:
-        """Read a saved plan."""
-        try:
-            content = json.loads(read_file(path, follow_link=True))
-        except StorageError:
-            raise
-        except (OSError, ValueError, RecursionError) as wrong:
-            what = wrong.strerror if isinstance(wrong, OSError) else "no JSON"
-            raise PlanError("plan", f"{path}: {what}", "a plan saved by `gswgan train --save-plan`", _AGAIN) from wrong
-        return cls.from_json(content)

@@ -96,13 +96,18 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def to_plain(value: Any) -> Any:
-    """Dataclasses to dicts, tuples to lists, all the way down."""
+def to_plain(value: Any, hint: Any = None) -> Any:
+    """Dataclasses to dicts, tuples to lists, all the way down; a whole number in a field of floats becomes a float."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        hints = get_type_hints(type(value))
+        return {
+            field.name: to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
+        }
     if isinstance(value, (tuple, list)):
-        return [to_plain(item) for item in value]
-    return value
+        inside = [kind for kind in get_args(hint) if kind is not Ellipsis] or [None]
+        return [to_plain(item, inside[min(place, len(inside) - 1)]) for place, item in enumerate(value)]
+    wants_float = hint is float or float in get_args(hint)
+    return float(value) if wants_float and isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def from_plain(cls: type[T], data: object, name: str = "plan", *, hints: Mapping[str, Any] | None = None) -> T:

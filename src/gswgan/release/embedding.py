@@ -11,8 +11,9 @@ import torch
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelStart, KernelThenEnsembleSettings
-from gswgan.federated.trust import sum_noise, weight_of_counts
+from gswgan.federated.trust import weight_of_counts
 from gswgan.methods.dp_merf_ae import EmbeddingSettings
+from gswgan.plan.defaults import sum_noise
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
 

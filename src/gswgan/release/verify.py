@@ -19,10 +19,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import GswganError, RunError, short
-from gswgan.federated.critic_plan import statement
-from gswgan.federated.trust import observers
+from gswgan.federated.statement import observers
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.events import tally, to_json, unsampled
@@ -130,7 +129,7 @@ class _Verifier:
         model = yield from self._canonical("model.json")
         self.folder = find_release(self.path)
         # A plan that was edited has another digest and is refused; one that was parsed before must be this one.
-        self.plan = Plan.from_json(model.get("plan")) if self._parsed is None else self._parsed
+        self.plan = read_plan(model.get("plan")) if self._parsed is None else self._parsed
         self.labels = model.get("labels")
         written = {"format_version": 1, "method": self.plan.method, "labels": self.labels, "plan": self.plan.to_json()}
         if json.dumps(model) != json.dumps(written):  # in this order, every number as it is read
@@ -204,8 +203,7 @@ class _Verifier:
         written = written if self.statement.get("accountant") == written.accountant else self.cost
         expected = {"format_version": 1, **privacy_statement(self.plan, written)}
         if _is_federated(self.plan):
-            stated_by = observers if isinstance(self.plan.critic, KernelSettings) else statement
-            both = stated_by(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
+            both = observers(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
             expected |= both
             if self.plan.source is None:
                 stated = yield from self._canonical("federation.json")

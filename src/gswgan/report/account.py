@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import PrivacyError
-from gswgan.methods.gs_wgan_plan import load_preset
-from gswgan.plan.make import guarantee, make_draft
-from gswgan.plan.plan import Facts, Plan
+from gswgan.methods import make_draft
+from gswgan.methods.ensemble import load_preset
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import guarantee
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta, to_plain
 from gswgan.privacy import Accountant, DrawnOne, Event, Gaussian, Repeated, Sampled
 from gswgan.privacy.calibration import calibrate
@@ -107,10 +109,10 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
     table = load_preset(preset) if method == "gswgan" and preset is not None else {}
     delta = table.get("privacy", {}).get("delta", default_delta(records)) if delta is None else delta
     draft = make_draft(facts, method=method, preset=preset, delta=delta)
-    total, recipe = draft.total(), draft.recipe
+    total, critic = draft.total(), draft.critic
     if total is None:
-        return {"epsilon": None, "void": recipe.void}
-    claim, bound, privacy = recipe.claimed(draft, delta), recipe.lower_bound(draft), draft.privacy
+        return {"epsilon": None, "void": critic.void}
+    claim, bound, privacy = critic.claimed(draft, delta), critic.lower_bound(draft), draft.privacy
     who: dict[str, str] = {} if privacy is None else {"unit": privacy.unit, "observer": privacy.observer}
     content = {
         **guarantee(total, delta=delta, **who).to_json(),
@@ -125,6 +127,6 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
             "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate, "shards": privacy.shards,
         }  # fmt: skip
         if table.get("federated"):  # Algorithm 2 as printed: a client answers in each of its inner iterations
-            whole = dataclasses.replace(privacy, rows=privacy.rows * draft.critic.updates).total()
+            whole = dataclasses.replace(privacy, rows=privacy.rows * critic.ensemble_settings.updates).total()
             content["as_printed"] = guarantee(whole, delta=delta, **who).to_json()
     return content

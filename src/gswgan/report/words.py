@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gswgan.methods import find_method
 from gswgan.plan import wording
 from gswgan.privacy import DrawnOne, Sampled
 from gswgan.privacy.events import BaseEvent, describe_event
@@ -166,9 +167,9 @@ def making(release: Release) -> list[tuple[str, str]]:
     rows = [
         ("Data", f"{facts.data}: {release.plan.size}, {plural(facts.classes, 'class')}, "
          f"{facts.image_size} × {facts.image_size}, {'grey' if facts.channels == 1 else 'colour'}"),
-        ("Method", f"{plan.method}: {plan.recipe.about}"),
+        ("Method", f"{plan.method}: {find_method(plan.method).about}"),
         ("Preset", plan.preset),
-        ("Critic", plan.recipe.words(plan)),
+        ("Critic", plan.describe()),
         ("Generator", f"{generator.architecture} of width {generator.width}, latent of {generator.latent}"),
         ("Training", f"{plural(training.steps, 'step')} of {training.batch_size} fakes, learning rate "
          f"{figure(plan.optimizer.learning_rate)}"),

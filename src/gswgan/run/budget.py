@@ -268,8 +268,7 @@ def _charge(row: dict[str, Any]) -> Charge:
 
 
 def _relation(plan: Plan) -> tuple[str, str, str]:
-    assert plan.guarantee is not None
-    return plan.guarantee.neighbours, plan.guarantee.unit, plan.guarantee.observer
+    return plan.cost.neighbours, plan.cost.unit, plan.cost.observer
 
 
 def check_share(share: Any) -> float:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from gswgan.data import ImageData, ImageStream
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Event, Streams
-from gswgan.privacy.ledger import Entry
 from gswgan.run.budget import Budget
-from gswgan.run.folder import RunFolder, read_json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entered:
-    """A run that is in its budget."""
-
-    journal: Path
-    """What it and its copies have released. In place of a journal in the run folder."""
-
-    before_repeat: Callable[[Entry], None]
-    """To be asked before a release is repeated."""
+from gswgan.run.folder import Entered, RunFolder, read_json
 
 
 def run_token(secret: Streams) -> str:

@@ -7,8 +7,9 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,36 @@ import numpy as np
 
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import RunError, StorageError
+from gswgan.methods import read_plan
+from gswgan.plan.context import RunContext
 from gswgan.plan.plan import Plan
-from gswgan.privacy import Streams
+from gswgan.privacy import Ledger, Streams
+from gswgan.privacy.ledger import Entry
 from gswgan.privacy.ownership import check_marked, marked
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
+from gswgan.run.checkpoint import Checkpoint
 
 MAX_BYTES = 2**32
 """Of one file of a release that is copied into another: sums over 10,000 classes and 32,768 features."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entered:
+    """A run that is in its budget."""
+
+    journal: Path
+    """What it and its copies have released. In place of a journal in the run folder."""
+
+    before_repeat: Callable[[Entry], None]
+    """To be asked before a release is repeated."""
+
+
 class RunFolder:
     """Where everything of a run is."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, plan: Plan | None = None) -> None:
+        self.root, self._plan = root, plan
         self.release, self.private = root / "release", root / "private"
         self.model, self.privacy = self.release / "model.json", self.release / "privacy.json"
         self.generator, self.embedding = self.release / "generator.safetensors", self.release / "embedding.safetensors"
@@ -60,7 +76,7 @@ class RunFolder:
         `budget`: the budget file that the run will enter; then the key is drawn now, so that a copy or a backup of the
         folder is the same run. The plan is written last: a folder without it is no run yet, and may be made again.
         """
-        folder = cls(root)
+        folder = cls(root, plan)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
         is_new = not root.exists()
         try:
@@ -104,8 +120,10 @@ class RunFolder:
         )
 
     def plan(self) -> Plan:
-        """The plan of the run."""
-        return Plan.from_json(read_json(self.model, "the model.json of a run").get("plan"))
+        """The plan of the run. It is read once."""
+        if self._plan is None:
+            self._plan = read_plan(read_json(self.model, "the model.json of a run").get("plan"))
+        return self._plan
 
     @property
     def is_finished(self) -> bool:
@@ -121,6 +139,30 @@ class RunFolder:
         if plan.insecure_reproducible:
             fixed = hashlib.blake2b(f"insecure {plan.seed}".encode(), digest_size=32).digest()
         return create_key(self.key, plan.digest(), secret=fixed)
+
+    def context(
+        self, plan: Plan, *, secret: Streams, public: Streams, entered: Entered | None = None, **more: Any
+    ) -> RunContext:
+        """What a critic of the run is made with; `more` are other fields of `RunContext`."""
+
+        def open_ledger() -> Ledger:
+            return Ledger(
+                self.ledger,
+                observer=plan.cost.observer,
+                context=plan.digest(),
+                journal=self.journal if entered is None else entered.journal,
+                before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
+            )
+
+        return RunContext(
+            public=public,
+            secret=secret,
+            open_ledger=open_ledger,
+            embedding=self.embedding,
+            store=lambda name: Checkpoint(self.private / f"{name}.safetensors", plan.digest()),
+            write_private=lambda name, content: write_json(self.private / f"{name}.json", content),
+            **more,
+        )
 
     def bind_data(self, data: ImageData | ImageStream, secret: Streams) -> None:
         """Remember, keyed, which data this run is about; refuse to go on with other data."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -16,18 +17,15 @@ from torch import Tensor
 
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.distributed import Ranks
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel.streaming import Workers
-from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_own_names
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
-from gswgan.generators.refined import RefinedGenerator
-from gswgan.methods.gs_wgan import kernel_critic
-from gswgan.methods.method import RunContext
-from gswgan.plan.plan import Facts, Plan
+from gswgan.plan.context import RunContext
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.randomness import erase_key
 from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
@@ -74,19 +72,16 @@ def train(
 
     alone, around = Captured(update), CapturedAround(generator, critic)
 
-    def finished() -> bool:  # only where releases are fixed and steps are not
-        return getattr(critic, "finished", False)
-
     for step in range(start, plan.training.steps):
-        if finished():
+        if critic.finished:  # only where releases are fixed and steps are not
             break
         critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
-        if not getattr(critic, "moves_generator", False):  # a denoiser has learnt already
+        if not critic.moves_generator:  # a denoiser has learnt already
             codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
             on_device = alone if critic.can_be_captured or not codes.is_cuda else around
             on_device(codes, labels)
         if after_step(step + 1):
-            return step + 1 == plan.training.steps or finished()
+            return step + 1 == plan.training.steps or critic.finished
     return True
 
 
@@ -125,9 +120,9 @@ def run(
         checkpoint = Checkpoint(folder.checkpoint, plan.digest())
         saved = checkpoint.load()
         stream = data if isinstance(data, ImageStream) else None
-        if stream is not None and not isinstance(plan.critic, KernelSettings):
+        if stream is not None and not plan.critic.can_stream:
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
-        if isinstance(data, ImageData) and not isinstance(plan.critic, KernelSettings):
+        if isinstance(data, ImageData) and not plan.critic.can_stream:
             check_own_names(data.repeated_names)  # shards and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
@@ -135,44 +130,60 @@ def run(
             critic.prepare(data if isinstance(data, ImageData) else None, resumed=saved is not None)
         except Stopped:
             return False
-        if folder.metrics.exists():
-            drop_torn_tail(folder.metrics)
         if saved is not None:
             note(f"resuming after step {saved[0]}")
             generator.load_state(saved[1]["generator"])
             critic.load_state(saved[1].get("critic", {}))
-        began, good = time.monotonic(), 0 if saved is None else saved[0]
-
-        def check(done: int) -> None:
-            """Of the generator alone: that the run stops may tell what was released, and nothing else."""
-            if not generator.is_finite():
-                raise RunError(
-                    "generator", f"weights that are not numbers after step {done}", "a training that stays finite",
-                    f"The last good state, after step {good}, is kept, and what was released stays counted: resume on "
-                    "another device, or plan anew with a smaller learning rate.",
-                )  # fmt: skip
-
-        def after_step(done: int) -> bool:
-            nonlocal good
-            progress(done)
-            if done % min(LOG_EVERY, max(1, plan.training.steps // 50)) == 0:
-                check(done)
-                row = {"step": done, "seconds": round(time.monotonic() - began, 3), **critic.metrics()}
-                append_durably(folder.metrics, json.dumps(row) + "\n", mode=0o600)
-            stop = stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
-            if stop or checkpoint.is_due():
-                check(done)
-                good = done
-                checkpoint.save(done, {"generator": generator.state(), "critic": critic.state()})
-            return stop
-
         start = 0 if saved is None else saved[0]
-        if not train(plan, critic, generator, start=start, after_step=after_step):
+        keeper = _Keeper(plan, folder, critic, generator, checkpoint, progress, stopped, start)
+        if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
             return False
-        check(plan.training.steps)
+        keeper.check_finite(plan.training.steps)
         publish(plan, folder, generator)
         _clean_up(folder)
     return True
+
+
+@dataclass
+class _Keeper:
+    """What happens after each step: progress, a line of the private log, a checkpoint, and whether to stop."""
+
+    plan: Plan
+    folder: RunFolder
+    critic: Critic
+    generator: Generator
+    checkpoint: Checkpoint
+    progress: Progress
+    stopped: threading.Event
+    good: int  # the last step whose state is kept
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        if self.folder.metrics.exists():
+            drop_torn_tail(self.folder.metrics)
+
+    def after_step(self, done: int) -> bool:
+        """Whether the run was asked to stop; then its state is saved."""
+        self.progress(done)
+        if done % min(LOG_EVERY, max(1, self.plan.training.steps // 50)) == 0:
+            self.check_finite(done)
+            row = {"step": done, "seconds": round(time.monotonic() - self._began, 3), **self.critic.metrics()}
+            append_durably(self.folder.metrics, json.dumps(row) + "\n", mode=0o600)
+        stop = self.stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
+        if stop or self.checkpoint.is_due():
+            self.check_finite(done)
+            self.good = done
+            self.checkpoint.save(done, {"generator": self.generator.state(), "critic": self.critic.state()})
+        return stop
+
+    def check_finite(self, done: int) -> None:
+        """Of the generator alone: that the run stops may tell what was released, and nothing else."""
+        if not self.generator.is_finite():
+            raise RunError(
+                "generator", f"weights that are not numbers after step {done}", "a training that stays finite",
+                f"The last good state, after step {self.good}, is kept, and what was released stays counted: resume on "
+                "another device, or plan anew with a smaller learning rate.",
+            )  # fmt: skip
 
 
 def _remove_asides(folder: RunFolder) -> None:
@@ -199,18 +210,13 @@ def _clean_up(folder: RunFolder) -> bool:
 
 def make_generator(plan: Plan, device: torch.device) -> Generator:
     """The untrained generator of the plan."""
-    rest: dict[str, Any] = {
-        "classes": plan.facts.classes,
-        "channels": plan.facts.channels,
-        "image_size": plan.facts.image_size,
-        "streams": Streams.public(plan.seed),
-        "device": device,
-        "mixed_precision": plan.training.mixed_precision and device.type == "cuda",
-    }
-    critic = plan.critic
-    if isinstance(critic, RefinedSettings):
-        return RefinedGenerator(plan.generator, critic.start, critic.start_optimizer, updates=critic.steps, **rest)
-    return Generator(plan.generator, plan.optimizer, updates=plan.training.steps, **rest)
+    return plan.critic.make_generator(
+        plan,
+        **plan.facts.shape,
+        streams=Streams.public(plan.seed),
+        device=device,
+        mixed_precision=plan.training.mixed_precision and device.type == "cuda",
+    )
 
 
 def make_critic(
@@ -226,7 +232,7 @@ def make_critic(
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
     if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
-        return kernel_critic(plan, folder, device, None)
+        return plan.critic.reuse(plan, folder.embedding, device)
     by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
     if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record
         raise RunError("run", str(folder.root), "clients that answer", "Go on with `gswgan federate`.")
@@ -239,14 +245,13 @@ def make_critic(
             note("digesting the files of the data")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
-    context = RunContext(
-        folder=folder, plan=plan, public=public, secret=secret, device=device, note=note, stopped=stopped,
-        entered=entered, **more,
-    )  # fmt: skip
+    context = folder.context(
+        plan, public=public, secret=secret, entered=entered, device=device, note=note, stopped=stopped, **more
+    )
     if context.ranks is not None:  # there is a key now
         root = str(folder.root.absolute())
         context.ranks.broadcast(do="begin", root=root, where=context.ranks.where, device=device.type)
-    return plan.recipe.critic(plan, context) if answerer is None else answerer(context)
+    return plan.critic.make(plan, context) if answerer is None else answerer(context)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import nn
 from gswgan.errors import LedgerError, PlanError
 from gswgan.generators.generator import Generator
 from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
+from gswgan.methods import find_method
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain, to_plain
 from gswgan.plan.wording import NOT_COVERED_ON_CARD, several_records
@@ -168,8 +169,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         "",
         "## How it was made",
         "",
-        f"- method `{plan.method}` ({plan.recipe.about}), preset {plain_text(plan.preset)}",
-        f"- critic: {plan.recipe.words(plan)}; {plan.training.steps} steps, seed {plan.seed}",
+        f"- method `{plan.method}` ({find_method(plan.method).about}), preset {plain_text(plan.preset)}",
+        f"- critic: {plan.describe()}; {plan.training.steps} steps, seed {plan.seed}",
         f"- generator: {plan.generator.architecture}, width {plan.generator.width}",
     ]
     if left_out:

@@ -25,6 +25,7 @@ from gswgan.critics.kernel.embedding import Embedding
 from gswgan.errors import PlanError, RunError, short
 from gswgan.generators import build_network, network_shapes
 from gswgan.generators.sampling import channels_last, draw_images
+from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_whole
 from gswgan.privacy.storage import check_file
@@ -93,7 +94,7 @@ class ReleasedModel:
 def load_model(folder: RunFolder, device: torch.device) -> ReleasedModel:
     """The model of a finished run; a RunError where its files are damaged or do not fit its plan."""
     content = read_json(folder.model, "the model.json of a run")
-    plan = Plan.from_json(content.get("plan"))
+    plan = read_plan(content.get("plan"))
     facts, labels, expected = plan.facts, content.get("labels"), "the weights of a finished run"
     shape = {"classes": facts.classes, "channels": facts.channels, "image_size": facts.image_size}
     try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import RunError
-from gswgan.methods.method import PlanRequest
+from gswgan.methods import find_method
+from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder, find_release
@@ -17,11 +17,10 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
     """A run folder that starts from the source's embedding, ledger and guarantee, with this device's generator."""
     origin = find_release(source)
     plan = origin.plan()
-    if not isinstance(plan.critic, KernelSettings) or not origin.embedding.exists() or not origin.privacy.exists():
+    if not plan.critic.can_stream or not origin.embedding.exists() or not origin.privacy.exists():
         raise RunError("from", str(source), "a finished run of the kernel critic (preset kernel)")
-    assert plan.privacy is not None
-    request = PlanRequest(facts=plan.facts, preset=plan.preset, delta=plan.privacy.delta, steps=steps, device=device)
-    draft = plan.recipe.draft(request, plan.privacy.noise_std / plan.privacy.clip_norm)
+    request = PlanRequest(facts=plan.facts, preset=plan.preset, delta=plan.sums.delta, steps=steps, device=device)
+    draft = find_method(plan.method).draft(request, plan.sums.noise_std / plan.sums.clip_norm)
     again: Plan = dataclasses.replace(
         plan,
         generator=draft.generator,

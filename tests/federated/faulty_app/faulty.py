@@ -12,8 +12,8 @@ import numpy as np
 from faulty_critic import FaultyCritic
 
 from gswgan.federated.client import Client
-from gswgan.federated.client_app import make_app
-from gswgan.federated.messages import width
+from gswgan.federated.flower import make_client_app
+from gswgan.federated.messages import Batch, shape_of
 from gswgan.federated.site import client_of
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
@@ -30,18 +30,18 @@ SENDS = {
 
 class Faulty:
     def __init__(self, client: Client, fault: str, until: Path) -> None:
-        self._client, self._fault, self._until, self._sums = client, fault, until, client.sums
+        self._client, self._fault, self._until, self._answer = client, fault, until, client.answer
 
     def reply(self, fields: Mapping[str, Any]) -> Any:
-        self._client.sums = self.sums  # type: ignore[method-assign]
+        self._client.answer = self.answer  # type: ignore[method-assign]
         return self._client.reply(fields)
 
-    def sums(self, plan: Plan) -> bytes:
+    def answer(self, plan: Plan, batch: Batch | None = None) -> bytes:
         marker = Path(self._client.home) / "asked"
         if self._fault == "hang before" and not marker.exists():
             marker.touch()
             threading.Event().wait()
-        honest = self._sums(plan)
+        honest = self._answer(plan)
         if self._fault == "hang after" and not marker.exists():
             marker.touch()
             threading.Event().wait()
@@ -49,7 +49,7 @@ class Faulty:
             threading.Event().wait()
         while self._fault == "late" and not self._until.exists():
             time.sleep(0.2)
-        return SENDS[self._fault](width(plan), honest) if self._fault in SENDS else honest
+        return SENDS[self._fault](shape_of(plan)[1], honest) if self._fault in SENDS else honest
 
 
 def find(config: Mapping[str, Any]) -> Any:
@@ -59,4 +59,4 @@ def find(config: Mapping[str, Any]) -> Any:
     return Faulty(client, str(config["fault"]), Path(config["until"])) if "fault" in config else client
 
 
-app = make_app(find)
+app = make_client_app(find)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from gswgan.federated.client import Client
-from gswgan.federated.critic_client import CriticAtClient
-from gswgan.federated.critic_messages import Batch
+from gswgan.federated.client_answers import Answer, CriticAtClient, Work
+from gswgan.federated.messages import Batch
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
 
@@ -33,22 +33,26 @@ SENDS: dict[str, Callable[[int, bytes], bytes]] = {
 
 class FaultyCritic:
     def __init__(self, client: Client, faults: str, run: Path) -> None:
-        self._client, self._run, self._block = client, run, client.block
+        self._client, self._run, self._answer = client, run, client.answer
         self._faults = {
             int(number): fault for fault, _, number in (one.partition("@") for one in faults.split(",") if one)
         }
         home = self.home = client.home
 
         class Watched(CriticAtClient):
-            def _sanitize(self, number: int, rows: Any) -> bytes:
-                block = super()._sanitize(number, rows)
-                note(home / "computed.jsonl", number, block)
+            def make(self, work: Work) -> bytes:
+                block = super().make(work)
+                note(home / "computed.jsonl", self._batch.number, block)
                 return block
 
-        client._critic = Watched  # type: ignore[misc]
+        def watched(folder: Path, plan: Plan, batch: Batch | None) -> Answer:
+            assert batch is not None
+            return Watched(folder, plan, batch)
+
+        client._answer_to = watched  # type: ignore[method-assign]
 
     def reply(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        self._client.block = self.block  # type: ignore[method-assign]
+        self._client.answer = self.answer  # type: ignore[method-assign]
         said = dict(self._client.reply(fields))
         if "block" in said:
             number = int(str(said["round"]))
@@ -58,11 +62,12 @@ class FaultyCritic:
             note(self.home / "sent.jsonl", number, said["block"])
         return said
 
-    def block(self, plan: Plan, batch: Batch) -> bytes:
+    def answer(self, plan: Plan, batch: Batch | None = None) -> bytes:
+        assert batch is not None
         fault, number = self._faults.get(batch.number), batch.number
         if fault == "hang before":
             self._hang(number)
-        honest = self._block(plan, batch)
+        honest = self._answer(plan, batch)
         if fault == "hang after":
             self._hang(number)
         until = {"late": f"{number}.npy", "wait": "go"}.get(str(fault))  # the round is released; the test says so

@@ -16,15 +16,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from gswgan.federated import remote_critics, server_app
+from gswgan.federated import flower, remote_critics
 
 SECONDS = 1200.0
 
 
 class Watched(remote_critics.RemoteCritics):
-    def _ask(self, batch: Any) -> None:
+    def _ask(self, answers: Any, batch: Any) -> None:
         write(self._window() / f"{self._step}.question", remote_critics.question(self._plan, batch))
-        super()._ask(batch)
+        super()._ask(answers, batch)
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         gradient = super().upstream_gradient(fake, labels)
@@ -32,7 +32,7 @@ class Watched(remote_critics.RemoteCritics):
         return gradient
 
     def _window(self) -> Path:
-        window: Path = self._context.folder.private / "watched"
+        window: Path = self._folder.private / "watched"
         window.mkdir(exist_ok=True)
         return window
 
@@ -53,12 +53,12 @@ def read(path: Path) -> dict[str, Any]:
 def ask_again(grid: Grid, path: Path) -> None:
     """The same question for all nodes, until they have replied."""
     nodes, end = list(grid.get_node_ids()), time.time() + SECONDS
-    pending = list(grid.push_messages([server_app._message(read(path), node, SECONDS) for node in nodes]))
+    pending = list(grid.push_messages([flower._message(read(path), node, SECONDS) for node in nodes]))
     while pending and time.time() < end:
         for reply in grid.pull_messages(pending):
             pending.remove(reply.metadata.reply_to_message_id)
             if reply.has_content():
-                fields = dict(reply.content.config_records[server_app.RECORD])
+                fields = dict(reply.content.config_records[flower.RECORD])
                 write(path.with_name(f"{path.stem}-{fields['client']}.reply"), fields)
         time.sleep(0.2)
 
@@ -73,4 +73,4 @@ def main(grid: Grid, context: Context) -> None:
             ask_again(grid, path)
         (Path(replay) / "done").touch()
     else:
-        server_app.app(grid, context)
+        flower.server(grid, context)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.data import ImageData
@@ -211,10 +212,8 @@ class _ReceivedFakes:
         return self._ranks.broadcast_tensor(images), self._ranks.broadcast_tensor(labels)
 
 
-class DistributedEnsemble:
+class DistributedEnsemble(Critic):
     """The critic of rank 0: its own part of the ensemble, and commands to the ranks that hold the rest."""
-
-    can_be_captured = False  # every answer is recorded in the ledger first
 
     def __init__(self, ranks: Ranks, part: Ensemble) -> None:
         self._ranks, self.part, self.shape, self.count = ranks, part, part.shape, part.count

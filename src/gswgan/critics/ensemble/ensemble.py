@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.ensemble.learners import EnsembleSettings, Learners, chunks_of
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.critics.ensemble.warm_start import WarmStart, warm_up
@@ -42,10 +43,8 @@ class Mechanism(Protocol):
         """Return the noisy sum of the clipped blocks."""
 
 
-class Ensemble(Learners):
+class Ensemble(Learners, Critic):
     """K critics whose data only leaves through the mechanism, in `upstream_gradient`."""
-
-    can_be_captured = False  # every answer is recorded in the ledger first
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import Embedding, embed, embed_records
 from gswgan.critics.kernel.features import RandomFeatures, products
 from gswgan.data import ImageData
@@ -30,7 +31,7 @@ def gaussian_blur(side: int, radius: float) -> Tensor:
     return blur / blur.sum(dim=1).max()
 
 
-class KernelCritic:
+class KernelCritic(Critic):
     """Computes gradients for any number of fakes from the noisy embedding, at no further privacy cost."""
 
     def __init__(

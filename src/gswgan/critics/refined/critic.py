@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics import Critic
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel_then_ensemble import KernelStart
@@ -62,7 +63,7 @@ class RefinedSettings(KernelStart):
     averaging: float  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
 
 
-class Refined:
+class Refined(Critic):
     """The kernel critic for the first steps; after them the denoiser is trained here, and the loop is left out."""
 
     def __init__(

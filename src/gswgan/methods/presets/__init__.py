@@ -1,1 +1,1 @@
-"""Presets: TOML files that are part of the package. See methods/gs_wgan_plan.py."""
+"""Presets: TOML files that are part of the package. See methods/ensemble.py."""

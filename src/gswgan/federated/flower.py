@@ -1,8 +1,9 @@
-"""The server as a Flower ServerApp. All state is in the run folder (round.py, remote_critics.py).
+"""Both sides as Flower apps. All state is in the run folder and on the clients' own disks.
 
-Kernel critic: hold the one round, release, train. Every node that appears is asked. Algorithm 2: train, and in each
-step ask the clients that we drew ourselves. Flower's own samplers take no part. A node that says nothing for a while is
-asked once more: a client answers with the same bytes.
+The client answers one question at a time (client.py). The server holds the kernel critic's round, releases and trains
+(server.py), or trains and asks the clients that it drew itself in each round of Algorithm 2 (remote_critics.py).
+Flower's own samplers take no part. A node that says nothing for a while is asked once more: a client answers with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -14,31 +15,63 @@ from typing import Any, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import FederationError, printable, short
+from gswgan.federated.answers import known_nodes
+from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.messages import Fields
-from gswgan.federated.remote_critics import Take, known_nodes, run_rounds
-from gswgan.federated.round import Round
-from gswgan.run.folder import RunFolder, read_json
+from gswgan.federated.remote_critics import Take, run_rounds
+from gswgan.federated.server import Round, read_settings
+from gswgan.federated.trust import has_rounds
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import Note, Progress, run
 from gswgan.run.released import pick_device
 
 RECORD = "gswgan"
-PATIENCE = 60.0
-"""Seconds after which a node that has not answered is asked again."""
-POLL = 0.2
-"""Seconds between two looks at what has come in."""
+"""The one record of a message."""
+
+PATIENCE_SECONDS = 60.0
+"""After which a node that has not answered is asked again."""
+
+POLL_SECONDS = 0.2
+"""Between two looks at what has come in."""
 
 Who = TypeVar("Who")
-Note = Callable[[str], None]
-Progress = Callable[[int], None]
-"""Called with the number of clients whose answers count (Algorithm 2: of rounds)."""
+Find = Callable[[Mapping[str, Any]], Client]
 
 
-def hold(
-    grid: Grid, held: Round, *, note: Note = print, progress: Progress = lambda done: None, patience: float = PATIENCE
-) -> None:
+def make_client_app(find: Find) -> ClientApp:
+    """A ClientApp whose client is found from the node's configuration."""
+    app = ClientApp()
+
+    @app.query()
+    def reply(message: Message, context: Context) -> Message:
+        found: dict[str, Any] = reply_to(message.content.config_records.get(RECORD, {}), context.node_config, find)
+        return Message(RecordDict({RECORD: ConfigRecord(found)}), reply_to=message)
+
+    return app
+
+
+def reply_to(fields: Mapping[str, Any], config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+    """What leaves. Flower would send the text of whatever is raised here, so nothing is."""
+    try:
+        return {**find(config).reply(dict(fields))}
+    except Exception as wrong:
+        print(f"no client: {wrong!r}", flush=True)  # the site's own output
+        return {"refused": REFUSED}
+
+
+def _refuse(config: Mapping[str, Any]) -> Client:
+    raise FederationError("supernode", "one that runs any app", "a node of the site's own", "`gswgan federate node`")
+
+
+client = make_client_app(_refuse)
+"""What a SuperNode that runs what it is sent finds in our app: nothing. A site answers by `gswgan federate node`."""
+
+
+def hold(grid: Grid, held: Round, *, note: Note, progress: Progress, patience: float = PATIENCE_SECONDS) -> None:
     """Ask, take what comes, until everybody has answered or the deadline has passed; then close."""
     asked: dict[int, float] = {}  # node: when
     pending: dict[str, int] = {}  # message: node
@@ -64,8 +97,8 @@ def hold(
             if refused is not None:
                 note(f"refused: {refused}")
             progress(len(held.answered))
-        time.sleep(POLL)
-    held.close()
+        time.sleep(POLL_SECONDS)
+    held.answers.close()
 
 
 class FlowerCarrier:
@@ -85,7 +118,7 @@ class FlowerCarrier:
         roster: Collection[str] | None = None,
         fixed_nodes: bool = True,
         note: Note = print,
-        patience: float = PATIENCE,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         """`seconds`: how long a round is open. `known`: clients and their nodes, from before a stop.
 
@@ -128,7 +161,7 @@ class FlowerCarrier:
                     self._met.add(greeted)
                     if self._bind(client, greeted):
                         asked.pop(client, None)  # it may have come back under another number
-            time.sleep(POLL / 4)
+            time.sleep(POLL_SECONDS / 4)
 
     def _bind(self, client: str, node: int) -> bool:
         """Whether the node has this id from now on. If not, that is noted."""
@@ -175,31 +208,31 @@ def _message(fields: Fields, node: int, ttl: float) -> Message:
     return Message(record, dst_node_id=node, message_type="query", ttl=max(1.0, ttl))
 
 
-def make_app(
+def make_server_app(
     find: Callable[[Context], RunFolder],
     *,
-    after: Callable[[Round], None] = lambda held: None,
+    train: bool,
+    device: torch.device | None = None,
     note: Note = print,
     progress: Progress = lambda done: None,
-    patience: float = PATIENCE,
-    device: torch.device | None = None,
+    patience: float = PATIENCE_SECONDS,
 ) -> ServerApp:
     """A ServerApp for the run that is found from its context.
 
-    Kernel critic: it holds the round, releases, and does what comes after. Algorithm 2: it trains.
+    Kernel critic: it holds the round, releases, and trains if it is told to. Algorithm 2: it trains.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        folder = find(context)
-        if not isinstance(folder.plan().critic, KernelSettings):
-            told = read_json(folder.rounds, "the round.json of a federated run")
+        folder, place = find(context), device or pick_device("auto")
+        if has_rounds(folder.plan()):
+            settings = read_settings(folder)
             carrier = FlowerCarrier(
-                grid, float(told["seconds"]), known=known_nodes(folder), roster=told["clients"],
-                fixed_nodes=told.get("fixed_nodes", True), note=note,
+                grid, float(settings["seconds"]), known={name: node for node, name in known_nodes(folder).items()},
+                roster=settings["clients"], fixed_nodes=settings.get("fixed_nodes", True), note=note,
             )  # fmt: skip
-            run_rounds(folder, carrier, device=device or pick_device("auto"), note=note, progress=progress)
+            run_rounds(folder, carrier, device=place, note=note, progress=progress)
             return
         held = Round(folder)
         with held.held():
@@ -207,7 +240,8 @@ def make_app(
                 hold(grid, held, note=note, progress=progress, patience=patience)
                 held.release()
             note(f"the round is closed after {len(held.answered)} answers; the embedding is released")
-        after(held)
+        if train and not folder.is_finished:
+            run(folder, None, device=place, note=note)
 
     return app
 
@@ -219,11 +253,4 @@ def _run_of(context: Context) -> RunFolder:
     return RunFolder(Path(root))
 
 
-def _train(held: Round) -> None:
-    from gswgan.run.loop import run
-
-    if not held.folder.is_finished:
-        run(held.folder, None, device=pick_device("auto"), note=print)
-
-
-app = make_app(_run_of, after=_train, progress=lambda done: print(f"{done} done", flush=True))
+server = make_server_app(_run_of, train=True, progress=lambda done: print(f"{done} done", flush=True))

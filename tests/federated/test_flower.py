@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from gswgan.federated import server_app
-from gswgan.federated.server_app import RECORD, FlowerCarrier
+from gswgan.federated import flower
+from gswgan.federated.flower import RECORD, FlowerCarrier
 
 SUPERLINK = 1
 """The number under which the SuperLink answers for a node that cannot be reached."""
@@ -70,8 +70,8 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "time", Clock())
-    monkeypatch.setattr(server_app, "_message", lambda fields, node, ttl: (node, dict(fields)))
+    monkeypatch.setattr(flower, "time", Clock())
+    monkeypatch.setattr(flower, "_message", lambda fields, node, ttl: (node, dict(fields)))
 
 
 def ask(carrier: FlowerCarrier, *clients: str, number: int = 0) -> list[tuple[str, int]]:
@@ -198,9 +198,13 @@ def test_what_a_node_says_is_printed_without_control_characters_and_short():
     assert "no answer" in said[0]
     assert "who is not on the list" in said[1]
     held = SimpleNamespace(
-        open=lambda: 1e9 + 10, question=lambda: {}, is_over=lambda: len(said) > 2, close=lambda: None, answered=()
+        open=lambda: 1e9 + 10,
+        question=lambda: {},
+        is_over=lambda: len(said) > 2,
+        answered=(),
+        answers=SimpleNamespace(close=lambda: None),
     )
     grid.breaks = lambda node, fields: True
-    server_app.hold(grid, held, note=said.append)  # type: ignore[arg-type]
+    flower.hold(grid, held, note=said.append, progress=lambda done: None)  # type: ignore[arg-type]
     assert "no answer" in said[2]
     assert all(line.isprintable() and len(line) < 260 for line in said)

@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from gswgan.critics.kernel.features import KernelSettings
+from gswgan.methods import make_draft
 from gswgan.plan.defaults import beyond_pixels, gradient_noise
-from gswgan.plan.make import make_draft
-from gswgan.plan.plan import Facts, Plan, PrivacySettings
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.plan.settings import MAX_EPSILON
 from gswgan.privacy.accountant import visible_draw_epsilon
 
@@ -115,21 +115,16 @@ class Comparison:
 
 def compare(facts: Facts, *, epsilon: float, delta: float, shards: int | None = None) -> Comparison:
     """Both critics with their default settings for these facts; `shards` replaces the default number of critics."""
-    kernel = make_draft(facts, preset="kernel", epsilon=epsilon, delta=delta).privacy
-    ensemble = make_draft(facts, preset="ensemble-alone", epsilon=epsilon, delta=delta, shards=shards).privacy
-    assert kernel is not None
-    assert ensemble is not None
+    kernel = make_draft(facts, preset="kernel", epsilon=epsilon, delta=delta).sums
+    ensemble = make_draft(facts, preset="ensemble-alone", epsilon=epsilon, delta=delta, shards=shards).sums
     return Comparison(facts=facts, kernel=kernel, ensemble=ensemble)
 
 
 def compare_plan(plan: Plan) -> Comparison:
     """The critic of the plan as planned, and the other one for the same guarantee (or the nearest with a meaning)."""
-    assert plan.privacy is not None
-    assert plan.guarantee is not None
-    is_kernel = isinstance(plan.critic, KernelSettings)
-    epsilon = min(max(plan.guarantee.epsilon, MIN_EPSILON), MAX_EPSILON)
+    is_kernel = plan.critic.can_stream
+    epsilon = min(max(plan.cost.epsilon, MIN_EPSILON), MAX_EPSILON)
     preset = "ensemble-alone" if is_kernel else "kernel"
-    other = make_draft(plan.facts, preset=preset, epsilon=epsilon, delta=plan.privacy.delta).privacy
-    assert other is not None
-    kernel, ensemble = (plan.privacy, other) if is_kernel else (other, plan.privacy)
+    other = make_draft(plan.facts, preset=preset, epsilon=epsilon, delta=plan.sums.delta).sums
+    kernel, ensemble = (plan.sums, other) if is_kernel else (other, plan.sums)
     return Comparison(facts=plan.facts, kernel=kernel, ensemble=ensemble)

@@ -10,10 +10,11 @@ import torch
 
 from gswgan.cli.plan_text import advice
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
-from gswgan.plan import advice as module
-from gswgan.plan.advice import BEARABLE, Comparison, ensemble_noise, kernel_noise
-from gswgan.plan.make import make_plan
-from gswgan.plan.plan import Facts, PrivacySettings
+from gswgan.methods import advice as module
+from gswgan.methods import make_plan
+from gswgan.methods.advice import BEARABLE, Comparison, ensemble_noise, kernel_noise
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import PrivacySettings
 from gswgan.privacy import Accountant
 
 compare, plan_for = functools.cache(module.compare), functools.cache(make_plan)  # calibration takes a second

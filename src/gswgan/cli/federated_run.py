@@ -1,0 +1,148 @@
+"""Federated runs on the console: what is planned, a bar while clients answer, and what a run leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gswgan.cli.console import console
+from gswgan.cli.plan_text import describe
+from gswgan.cli.running import limit_threads, progress_of
+from gswgan.errors import FederationError, PlanError, RunError
+from gswgan.federated.by_files import PLAN, take_answers
+from gswgan.federated.server import Round, check_budget, create_run
+from gswgan.federated.simulation import simulate, split_data
+from gswgan.federated.statement import advice
+from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import check_large_delta, plan_warnings
+from gswgan.report.explain import outcome_to_each
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import run
+from gswgan.run.released import pick_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from gswgan.plan.plan import Plan
+
+CHOICE = ("min_records", "accuracy", "reference_classifier")
+
+
+def show(plan: Plan) -> None:
+    """The plan and how many clients it takes."""
+    console.print(describe(plan))
+    console.print(advice(plan))
+
+
+def start_simulation(
+    where: dict[str, Any], spread: dict[str, Any] | None, options: dict[str, Any], out: Path | None, device: str
+) -> None:
+    """Plan and hold a run whose clients are all on this machine.
+
+    `where`: the source of the data. `spread`: over how many invented clients, and how. `options`: of the plan, and
+    allow_large_delta, budget, deadline and dry_run.
+    """
+    if spread is not None and any(where[name] is not None for name in CHOICE):
+        expected = "real persons to choose from"
+        raise PlanError("clients", spread["number"], expected, "Leave --min-records and --accuracy out.")
+    images = split_data(where, spread)
+    if images.persons is None:
+        raise PlanError("data", where["spec"], "data by person", "Pass --clients 50 to spread it, or --group-by.")
+    budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
+    allowed = options.pop("allow_large_delta")
+    plan = make_federated_plan(Facts.of(images), device=pick_device(device).type, **options)
+    plan = plan if spread is None else for_invented_clients(plan)
+    _check(plan, allowed, budget)
+    for warning in plan_warnings(plan, images):
+        print(f"warning: {warning}", file=sys.stderr)
+    if dry_run:
+        show(plan)
+        return
+    if out is None:
+        raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
+    ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
+    hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device)
+
+
+def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, Any]) -> None:
+    """Plan a run of real clients and make its folder.
+
+    `options`: of the plan, and allow_large_delta, budget, deadline, unauthenticated and dry_run.
+    """
+    budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
+    allowed, unauthenticated = options.pop("allow_large_delta"), options.pop("unauthenticated")
+    plan = make_federated_plan(facts, **options)
+    _check(plan, allowed, budget)
+    show(plan)
+    if not dry_run:
+        create_run(out, plan, ids, deadline, budget=budget, unauthenticated=unauthenticated)
+        console.print(f"run folder: {out}")
+        if not has_rounds(plan):
+            plan.save(out / PLAN)
+            console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
+
+
+def _check(plan: Plan, allow_large_delta: bool, budget: Path | None) -> None:
+    check_large_delta(plan, allowed=allow_large_delta)
+    if budget is not None:
+        console.print(f"budget:      {check_budget(plan, budget)}")
+
+
+def hold_and_train(folder: RunFolder, device: str) -> None:
+    """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
+    plan, place = folder.plan(), pick_device(device)
+    show(plan)
+    console.print(f"run folder: {folder.root}")
+    if not (folder.is_finished if has_rounds(plan) else Round(folder).is_released):
+        _simulate(folder, plan, place)
+    _train(folder, place, f"gswgan federate simulate --resume {folder.root}")
+
+
+def _train(folder: RunFolder, device: torch.device, command: str) -> None:
+    """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
+    plan, ended = folder.plan(), folder.is_finished
+    limit_threads(plan.facts.image_size, device)
+    if not ended and not has_rounds(plan):
+        with progress_of(plan) as move:
+            ended = run(folder, None, device=device, progress=move, note=console.print)
+    if not ended:
+        console.print(f"stopped; continue with: {command}")
+        raise typer.Exit(130)
+    console.print(outcome_to_each(folder), markup=False)
+
+
+def _simulate(folder: RunFolder, plan: Plan, device: torch.device) -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
+    total, what = (plan.training.steps, "rounds") if has_rounds(plan) else (plan.facts.persons, "clients")
+    columns = (TextColumn(f"{{task.completed}} of {{task.total}} {what}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=total)
+        simulate(
+            folder, folder.remembered_source(), note=bar.console.print, device=device,
+            progress=lambda done: bar.update(task, completed=done),
+        )  # fmt: skip
+
+
+def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: str) -> None:
+    """Take the answers of sites that came by files; when all are there, or `close`, release their sum and train."""
+    held, place = Round(folder, is_timed=False), pick_device(device)
+    with held.held():
+        if not held.is_released:
+            for refused in () if held.is_closed else take_answers(held, answers):
+                console.print(f"refused:   {refused}", markup=False)
+            missing = sorted(held.roster - held.answered)
+            console.print(f"answers:   {len(held.answered)} of {len(held.roster)}")
+            if missing and not close and not held.is_closed:
+                raise FederationError(
+                    "answers", f"none of {', '.join(missing[:5])}" + ("..." if len(missing) > 5 else ""),
+                    "one of every site", "Run it again when they are there, or pass --close to count them as zero.",
+                )  # fmt: skip
+            held.release()
+    _train(folder, place, f"gswgan federate combine {folder.root} {answers}")

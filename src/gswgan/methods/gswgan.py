@@ -1,0 +1,84 @@
+"""GS-WGAN as a method: the kernel critic (preset kernel), what starts from it, and the ensemble of critics."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gswgan.errors import PlanError
+from gswgan.methods import kernel_then_ensemble, refined
+from gswgan.methods.ensemble import (
+    PRESETS,
+    PlannedEnsemble,
+    ensemble_draft,
+    ensemble_privacy,
+    load_preset,
+    with_preset,
+)
+from gswgan.methods.kernel import PlannedKernel, kernel_draft, kernel_privacy
+from gswgan.methods.kernel_then_ensemble import PlannedKernelThenEnsemble
+from gswgan.methods.refined import PlannedRefined
+from gswgan.plan.defaults import ensemble_defaults, kernel_defaults, sum_noise
+from gswgan.plan.method import Method, PlanRequest
+from gswgan.plan.plan import Draft, PrivacySettings
+from gswgan.privacy import Event
+
+
+class GSWGANMethod(Method):
+    """A preset says which critic; `noise` is noise_std over the L2 bound of one contribution."""
+
+    name = "gswgan"
+    about = (
+        "GS-WGAN (Chen, Orekondy, Fritz 2020), correctly accounted: it sanitizes the gradients that reach the generator"
+    )
+    settings = PlannedKernel | PlannedEnsemble | PlannedKernelThenEnsemble | PlannedRefined
+    presets = PRESETS
+    takes_shards = True
+    zeroed_presets = ("kernel", "refined")
+
+    def events(self, request: PlanRequest, noise: float) -> Event:
+        """Of the kernel one, of the ensemble one in each step, after those of its start."""
+        table = load_preset(request.preset)
+        if table["critic"] == "kernel":
+            return kernel_privacy(request, noise).total()
+        if table["critic"] == "refined":
+            return refined.events(request, noise)
+        if _is_started(table, request):
+            return kernel_then_ensemble.events(request, _ensemble_sums(table, request, noise))
+        return _ensemble_sums(table, request, noise).total()
+
+    def draft(self, request: PlanRequest, noise: float) -> Draft:
+        """The preset's critic for these facts."""
+        table = load_preset(request.preset)
+        if request.shards is not None and table["critic"] != "ensemble":
+            raise PlanError(
+                "shards", request.shards, f"no shards with preset {request.preset}", "Use --preset ensemble."
+            )
+        if table["critic"] == "kernel":
+            privacy = kernel_privacy(request, noise)
+            kernel = kernel_defaults(request.facts, sum_noise(request.facts, privacy), request.device)
+            return kernel_draft(self.name, request, privacy, kernel)
+        if table["critic"] == "refined":
+            return refined.draft(request, noise)
+        defaults = with_preset(ensemble_defaults(request.facts, request.device), table)
+        made = ensemble_draft(request, _ensemble_sums(table, request, noise), defaults)
+        return kernel_then_ensemble.draft(made, request) if _is_started(table, request) else made
+
+    def own_noise(self, preset: str) -> float | None:
+        """The noise_std of a preset that fixes it."""
+        found: float | None = load_preset(preset).get("privacy", {}).get("noise_std")
+        return found
+
+
+def _is_started(table: dict[str, Any], request: PlanRequest) -> bool:
+    return bool(table.get("start")) and kernel_then_ensemble.is_started(request.facts)
+
+
+def _ensemble_sums(table: dict[str, Any], request: PlanRequest, noise: float) -> PrivacySettings:
+    """Of the ensemble, with the number of steps that it has after a start."""
+    if request.steps is None and _is_started(table, request):
+        request = dataclasses.replace(request, steps=kernel_then_ensemble.RELEASES)
+    return ensemble_privacy(table, request, noise)
+
+
+METHOD = GSWGANMethod()

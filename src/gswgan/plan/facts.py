@@ -1,0 +1,75 @@
+"""What is public about the data before anything is released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gswgan.data import ImageData, ImageStream
+from gswgan.errors import PlanError
+from gswgan.plan.settings import check_ranges
+
+MAX_NAMED = 20
+"""Classes that a text names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is public about the data before anything is released."""
+
+    data: str
+    records: int
+    persons: int | None
+    classes: int
+    class_names: tuple[str, ...]
+    labelled: bool
+    image_size: int
+    channels: int
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.channels == 2 or len(self.class_names) != self.classes or (self.classes > 1 and not self.labelled):
+            found = (self.channels, self.classes, len(self.class_names), self.labelled)
+            raise PlanError("facts", found, "1 or 3 channels, a name for each class, one class without labels")
+        if not all(name.isprintable() for name in (self.data, *self.class_names)):
+            raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
+        if self.persons is not None and self.persons > self.records:
+            raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
+
+    @classmethod
+    def of(cls, data: ImageData | ImageStream) -> Facts:
+        """The facts of a data set: sizes and names, never content."""
+        return cls(
+            data=data.name,
+            records=data.public_records,
+            persons=None if data.persons is None else data.number_of_persons,
+            classes=data.classes,
+            class_names=data.class_names,
+            labelled=data.labelled,
+            image_size=data.image_size,
+            channels=data.channels,
+        )
+
+    @property
+    def size(self) -> str:
+        """How much data, in words: of persons alone where each counts as one record (all that a federation knows)."""
+        records = f"{self.records:,} record" + "s" * (self.records != 1)
+        if self.persons is None:
+            return records
+        persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
+        return persons if self.persons == self.records else f"{records} of {persons}"
+
+    @property
+    def names(self) -> str:
+        """The first class names, in words; all of them are in the plan."""
+        more = f" and {self.classes - MAX_NAMED:,} more" if self.classes > MAX_NAMED else ""
+        return ", ".join(self.class_names[:MAX_NAMED]) + more
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in one image."""
+        return self.channels * self.image_size**2
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Of the images, as networks take it."""
+        return {"image_size": self.image_size, "channels": self.channels, "classes": self.classes}
