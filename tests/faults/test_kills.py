@@ -44,6 +44,7 @@ def packing(place: Path) -> Packing:
 
 WORKS: dict[str, Callable[[Path], Any]] = {
     "training, kernel": lambda place: Training("kernel", 30),
+    "training, refined": lambda place: Training("refined", 8),
     "training, ensemble": lambda place: Training("ensemble", 12, shards=8),
     "packing": packing,
     "a round, trusted aggregator": lambda place: OneRound("trusted-aggregator", 10),

@@ -41,9 +41,23 @@ def people() -> ImageData:
 
 def small(plan: Plan) -> Plan:
     """The plan with narrow networks."""
+    if plan.preset == "refined":
+        return small_refined(plan)
     critic: Any = {"features": 64} if hasattr(plan.critic, "features") else {"width": 2, "updates": 2}
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
     return dataclasses.replace(plan, generator=generator, critic=dataclasses.replace(plan.critic, **critic))
+
+
+def small_refined(plan: Plan) -> Plan:
+    """The plan with a few steps in each of the three stages."""
+    critic = dataclasses.replace(
+        plan.critic, steps=6, pretraining=6, pretraining_batch=16, samples=32, draws=1,
+        kernel=dataclasses.replace(plan.critic.kernel, features=64),
+        start=dataclasses.replace(plan.critic.start, architecture="mlp", width=16),
+    )  # fmt: skip
+    training = dataclasses.replace(plan.training, steps=12 + plan.sums.releases, batch_size=12)
+    generator = dataclasses.replace(plan.generator, width=2)
+    return dataclasses.replace(plan, critic=critic, training=training, generator=generator, curve=())
 
 
 class Training:
