@@ -9,6 +9,7 @@ import pytest
 
 from gswgan.audit.baselines import observe_baseline
 from gswgan.audit.mechanism import audit_method, tie_to_real_runs
+from gswgan.audit.refined import observe_refined
 from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed, made_facts
 from gswgan.audit.worst_case import observe_ensemble
@@ -20,7 +21,8 @@ from gswgan.privacy.participation import draw_participants
 
 STEPS = {"gswgan": 800}
 CASES = [
-    ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("dp-sgd-gan", "revisited"),
+    ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("gswgan", "refined"),
+    ("dp-sgd-gan", "revisited"),
     ("dp-merf", "paper"), ("dp-merf-ae", "default"), ("dp-merf-ae", "paper"), ("g-pate", "default"),
 ]  # fmt: skip
 SAMPLED = [case for case in CASES if case not in (("gswgan", "paper"), ("g-pate", "default"))]
@@ -28,6 +30,8 @@ SAMPLED = [case for case in CASES if case not in (("gswgan", "paper"), ("g-pate"
 
 def observe(method: str, preset: str, steps: int | None = None) -> list[Observed]:
     plan = make_plan(dataclasses.replace(made_facts(60_000, classes=10), image_size=28), method=method, preset=preset)
+    if preset == "refined":
+        return observe_refined(plan, steps=steps or STEPS[method])
     return (observe_ensemble if method == "gswgan" else observe_baseline)(plan, steps=steps or STEPS.get(method, 160))
 
 

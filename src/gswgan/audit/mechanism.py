@@ -12,6 +12,7 @@ import numpy as np
 
 from gswgan.audit.baselines import observe_baseline
 from gswgan.audit.bounds import Bound, Family, GaussianFamily, LossFamily, Scores, lower_bounds
+from gswgan.audit.refined import observe_refined
 from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed
 from gswgan.audit.worst_case import kernel_pairs, kernel_scores, observe_ensemble, public_features
@@ -112,17 +113,14 @@ def audit_method(
     plan = make_plan(facts, method=method, preset=preset)
     if plan.guarantee is None:
         raise AuditError("method", method, "a method with a guarantee", "Pass another --method.")
-    if isinstance(plan.critic, RefinedSettings):
-        raise AuditError(
-            "preset", plan.preset, "a preset whose real runs the audit knows how to plant a gradient in",
-            "Pass --preset kernel or ensemble. Preset refined is not audited yet (docs/methods.md).",
-        )  # fmt: skip
     tie = None
     if isinstance(plan.critic, KernelSettings):
         pairs = audit_kernel(plan, trials=trials, seed=seed, note=note)
     else:
         note(f"{REAL_STEPS} releases of real runs in each world")
         observe = observe_ensemble if method == "gswgan" else observe_baseline
+        if isinstance(plan.critic, RefinedSettings):
+            observe = observe_refined
         tie = tie_to_real_runs(observe(plan, steps=REAL_STEPS, seed=seed))
         pairs = (audit_releases(plan, trials=trials, seed=seed, note=note),)
     return Audit(

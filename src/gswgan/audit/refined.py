@@ -1,0 +1,99 @@
+"""Worst-case neighbours of preset `refined`, driven through the wiring of a real run: see wiring.py.
+
+The changed record's gradient is v or -v, far beyond the clip, that of all others 0. Coins, chunks, clip, sum, ledger
+and noise are those of a training; the kernel's release before it is looked at as with the ensemble's start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gswgan.audit.wiring import (
+    CPU,
+    Observed,
+    ReleaseStatistics,
+    made_data,
+    made_facts,
+    observed,
+    open_real_run,
+    restated,
+    seed_of,
+    sign_of_record,
+)
+from gswgan.audit.worst_case import FEATURES, SIGNAL_TO_NOISE, observe_start
+from gswgan.generators import GeneratorSettings
+from gswgan.generators.denoised import latent_size
+from gswgan.generators.denoiser import Denoiser
+from gswgan.plan.plan import Plan
+from gswgan.run.loop import make_generator
+
+RECORDS, BATCH, SIDE = 20, 6, 8
+"""Of the tiny runs: records, how many of them take part in a step on average, and the side of the images."""
+
+
+class PlantedGradients:
+    """In place of the gradients of the denoiser's loss."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.denoiser = denoiser
+        width = sum(value.numel() for value in denoiser.parameters())
+        self.direction = (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
+
+    def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
+        """v for white, -v for black, 0 for grey, far beyond the clip."""
+        return 1e3 * sign_of_record(images)[:, None] * self.direction
+
+    def of_samples(self, images: Tensor, labels: Tensor, seed: Tensor) -> Tensor:
+        """Of public samples, which give the scales: all alike."""
+        return torch.ones_like(self.direction)
+
+
+def small_plan(plan: Plan, *, steps: int, seed: int) -> Plan:
+    """The plan with RECORDS made records, tiny networks, so many steps of DP-SGD and little noise."""
+    facts = made_facts(RECORDS, classes=2, side=SIDE)
+    privacy = replace(plan.sums, releases=steps, rate=BATCH / RECORDS, noise_std=plan.sums.clip_norm / SIGNAL_TO_NOISE)
+    critic: Any = plan.critic
+    critic = replace(
+        critic, steps=1, pretraining=1, pretraining_batch=16, samples=16, draws=1,
+        kernel=replace(FEATURES, features=4000), start=GeneratorSettings(architecture="mlp", width=2),
+    )  # fmt: skip
+    return restated(
+        plan, seed=seed, facts=facts, privacy=privacy, critic=critic,
+        generator=replace(plan.generator, width=2, latent=latent_size(facts.pixels)),
+        training=replace(plan.training, steps=2 + steps, batch_size=4),
+    )  # fmt: skip
+
+
+def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
+    """Real steps of DP-SGD with planted gradients."""
+    data, generator = made_data(plan.facts, world), make_generator(plan, CPU)
+    with open_real_run(plan, data) as real:
+        critic = real.critic
+        planted = PlantedGradients(generator.denoised.denoiser)  # type: ignore[attr-defined]
+        seen = ReleaseStatistics(planted.direction.double().numpy(), plan.sums.event)
+        answer, critic._gradients = critic.mechanism.answer, planted
+
+        def watched(*args: Any, **options: Any) -> Any:
+            found = answer(*args, **options)
+            seen.add(found.sums[0])
+            return found
+
+        critic.mechanism.answer = watched
+        critic.kernel.prepare = lambda *args, **options: None  # its release: `observe_start`
+        critic.prepare(data)
+        for step in range(steps):
+            critic.learn(2 + step, generator)
+        real.check_ledger([plan.sums.event] * steps)
+    return seen
+
+
+def observe_refined(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
+    """Real steps of DP-SGD in both worlds, and the noise of the kernel's release."""
+    tiny = {world: small_plan(plan, steps=steps, seed=seed_of(seed, "refined", world)) for world in (1, 2)}
+    first, second = (observe_steps(tiny[world], world, steps) for world in (1, 2))
+    return [*observed("steps of DP-SGD", first, second), observe_start(tiny[1])]
