@@ -46,10 +46,14 @@ class GSWGAN:
         seed: int = 0,
         device: str | None = None,
         insecure_reproducible: bool = False,
+        neighbours: str = "replace-one",
         allow_large_delta: bool = False,
     ) -> None:
         """`epsilon` defaults to 10, `delta` to 1e-5 (0.1/n from 100,000 records on); a delta of 1/n or more is refused
         unless `allow_large_delta`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
+
+        `neighbours` is "replace-one" or "zeroed" (one record's contribution removed, n public: a weaker statement, for
+        comparison with epsilons of one record added or removed).
 
         `method` is GS-WGAN or one of the baselines (docs/methods.md), which differ in nothing else.
         """
@@ -62,6 +66,7 @@ class GSWGAN:
             "steps": steps,
             "seed": seed,
             "insecure_reproducible": insecure_reproducible,
+            "neighbours": neighbours,
         }
         self._allow_large_delta = allow_large_delta
         self._device = pick_device(device)

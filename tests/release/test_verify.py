@@ -28,7 +28,7 @@ from gswgan.run.folder import find_release, write_json
 from gswgan.run.publish import card, cost_of_ledger, privacy_statement
 
 KINDS = (
-    "kernel", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
+    "kernel", "zeroed", "unlabelled", "persons", "colour", "evil", "ensemble", "paper", *BASELINES, *FEDERATED, *ROUNDS,
     "again-kernel", "again-trusted-aggregator",
 )  # fmt: skip
 

@@ -54,7 +54,7 @@ def _data(kind: str) -> ImageData:
 OPTIONS: dict[str, dict[str, object]] = {
     "kernel": {"epsilon": 10.0}, "private": {"epsilon": 1.0}, "void": {"epsilon": 10.0, "insecure_reproducible": True},
     "evil": {}, "unlabelled": {}, "persons": {"epsilon": 10.0, "delta": 1e-3}, "colour": {},
-    "ensemble": {"preset": "ensemble"}, "paper": {"preset": "paper"},
+    "ensemble": {"preset": "ensemble"}, "paper": {"preset": "paper"}, "zeroed": {"neighbours": "zeroed"},
 }  # fmt: skip
 
 

@@ -47,6 +47,10 @@ def train(
     delta: Annotated[float | None, typer.Option(
         help="Target delta, well below 1 / records. Default: 1e-5, and 0.1 / records from 100,000 on.",
         rich_help_panel=_GUARANTEE)] = None,
+    neighbours: Annotated[str | None, typer.Option(
+        help="replace-one (the default: one record is exchanged) or zeroed (one record's contribution is removed; "
+        "weaker, for comparison with epsilons of one record added or removed; presets kernel and refined).",
+        rich_help_panel=_GUARANTEE)] = None,
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta",
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,

@@ -22,6 +22,7 @@ class TrainOptions:
     reference_classifier: Path | None
     epsilon: float | None
     delta: float | None
+    neighbours: str | None
     allow_large_delta: bool
     budget: Path | None
     method: str | None

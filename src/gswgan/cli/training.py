@@ -77,7 +77,8 @@ def _check_options(options: TrainOptions) -> None:
     fixed: dict[str, object] = {
         "--epsilon": options.epsilon, "--delta": options.delta, "--shards": options.shards, "--preset": options.preset,
         "--insecure-reproducible": options.insecure_reproducible or None, "--method": options.method,
-        "--name": options.name, "--steps": None if again else options.steps, "--seed": None if again else options.seed,
+        "--name": options.name, "--neighbours": options.neighbours,
+        "--steps": None if again else options.steps, "--seed": None if again else options.seed,
     }  # fmt: skip
     if continued:
         fixed |= {"--budget": options.budget, "--dry-run": options.dry_run or None, "--save-plan": options.save_plan}
@@ -116,7 +117,7 @@ def _plan(options: TrainOptions, images: ImageData | ImageStream, device: str) -
     return make_plan(
         facts, method=options.method or "gswgan", preset=options.preset, epsilon=options.epsilon, delta=options.delta,
         shards=options.shards, steps=options.steps, seed=options.seed or 0, device=device,
-        insecure_reproducible=options.insecure_reproducible,
+        insecure_reproducible=options.insecure_reproducible, neighbours=options.neighbours or "replace-one",
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, Gaussian
+from gswgan.privacy.events import Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,10 @@ class KernelStart:
         """Return a record's contribution: features of norm 1, and a count where there are classes."""
         return Contribution(clip_norm=1.0, counts=labelled)
 
-    def event(self, labelled: bool) -> Gaussian:
+    def event(self, labelled: bool, neighbours: Neighbours = "replace-one") -> Gaussian:
         """Return the event of the kernel's one answer."""
-        return Gaussian(noise_std=self.noise_std, sensitivity=self.contribution(labelled).sensitivity("replace-one"))
+        sensitivity = self.contribution(labelled).sensitivity(neighbours)
+        return Gaussian(noise_std=self.noise_std, sensitivity=sensitivity, neighbours=neighbours)
 
 
 @dataclass(frozen=True, kw_only=True)

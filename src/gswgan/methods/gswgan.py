@@ -34,6 +34,7 @@ class GSWGANMethod(Method):
     settings = PlannedKernel | PlannedEnsemble | PlannedKernelThenEnsemble | PlannedRefined
     presets = PRESETS
     takes_shards = True
+    zeroed_presets = ("kernel", "refined")
 
     def events(self, request: PlanRequest, noise: float) -> Event:
         """Of the kernel one, of the ensemble one in each step, after those of its start."""

@@ -121,7 +121,7 @@ def kernel_privacy(request: PlanRequest, noise: float) -> PrivacySettings:
         clip_norm=clip,
         counts=request.facts.labelled and not by_person,
         unit="person" if by_person else "record",
-        neighbours="replace-one" if clients is None else clients.neighbours,
+        neighbours=request.neighbours if clients is None else clients.neighbours,
         observer="public" if clients is None else clients.observer,
     )
 

@@ -28,9 +28,8 @@ SHARE = 0.27
 60,000 records its release alone is at epsilon 4.2, and costs DP-SGD 5 % more noise than one at 3 would."""
 
 CLIP = 0.003
-"""Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. Adam
-does not mind the scale."""
-
+"""Norm that each record's gradient is clipped to: below what they have, so that every record has the same say. The
+steps do not depend on the scale."""
 
 LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 """Of ln(noise level) in DP-SGD: mostly the middle levels, since samples of the kernel's generator teach the others."""
@@ -52,7 +51,8 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
-        return started_total(self.event(draft.facts.labelled), draft.sums, steps - self.steps - self.pretraining)
+        start = self.event(draft.facts.labelled, draft.sums.neighbours)
+        return started_total(start, draft.sums, steps - self.steps - self.pretraining)
 
     def describe(self, draft: Draft) -> str:
         """The stages on one line."""
@@ -81,7 +81,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         """The kernel critic and DP-SGD, each behind its own mechanism."""
         announce_release(context)
         labelled = plan.facts.labelled
-        first = context.mechanism(self.contribution(labelled), self.event(labelled))
+        first = context.mechanism(self.contribution(labelled), self.event(labelled, plan.sums.neighbours))
         kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, first)
         return Refined(
             self, plan.optimizer, kernel, context.mechanism(plan.sums.contribution, plan.sums.event),
@@ -133,7 +133,13 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
     releases = chosen.releases if request.steps is None else request.steps
     rate = chosen.batch / request.facts.records
     privacy = PrivacySettings(
-        delta=request.delta, noise_std=noise * CLIP, clip_norm=CLIP, releases=releases, sampling="poisson", rate=rate
+        delta=request.delta,
+        noise_std=noise * CLIP,
+        clip_norm=CLIP,
+        releases=releases,
+        sampling="poisson",
+        rate=rate,
+        neighbours=request.neighbours,
     )
     odds = SHARE / (1 - SHARE)
     return privacy, noise / (rate * math.sqrt(releases * odds))
@@ -142,8 +148,9 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
 def events(request: PlanRequest, noise: float) -> Event:
     """The kernel's release and those of DP-SGD."""
     privacy, noise_std = _privacy(request, sizes(request.facts, request.device), noise)
-    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity("replace-one")
-    return started_total(Gaussian(noise_std=noise_std, sensitivity=bound), privacy, privacy.releases)
+    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity(request.neighbours)
+    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=request.neighbours)
+    return started_total(start, privacy, privacy.releases)
 
 
 def draft(request: PlanRequest, noise: float) -> Draft:

@@ -13,7 +13,7 @@ from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, Plan
 from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
-from gswgan.privacy.events import sampling_of, tally, unsampled
+from gswgan.privacy.events import check_neighbours, sampling_of, tally, unsampled
 
 EPSILON = 10.0
 """Where nothing else is asked for."""
@@ -35,6 +35,13 @@ def make_request(
     for name, least, most in (("seed", 0, 2**63 - 1), ("steps", 1, MAX_STEPS)):
         if options.get(name) is not None:
             options[name] = check_whole(name, options[name], least, most)
+    if check_neighbours(options.get("neighbours", "replace-one")) != "replace-one" and (
+        facts.persons is not None or preset not in method.zeroed_presets
+    ):
+        raise PlanError(
+            "neighbours", options["neighbours"], "replace-one with this method, preset and data",
+            "One record zeroed is there for --preset kernel and --preset refined, without persons.",
+        )  # fmt: skip
     delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
     return PlanRequest(facts=facts, preset=preset, delta=delta, **options)
 
@@ -74,7 +81,7 @@ def draft_run(method: Method, request: PlanRequest) -> Draft:
             f"To see the noise that a target needs: `gswgan privacy calibrate --sampling {sampling} ...`.",
         )  # fmt: skip
     if noise is None:
-        neighbours = "replace-one" if request.federation is None else request.federation.neighbours
+        neighbours = request.neighbours if request.federation is None else request.federation.neighbours
         noise = calibrate(
             lambda noise: method.events(request, noise),
             epsilon=check_epsilon(EPSILON if request.epsilon is None else request.epsilon),

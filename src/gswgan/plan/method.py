@@ -43,6 +43,7 @@ class PlanRequest:
     seed: int = 0
     device: str = "cpu"
     insecure_reproducible: bool = False
+    neighbours: Neighbours = "replace-one"
     federation: Federation | None = None
 
 
@@ -61,6 +62,9 @@ class Method(ABC):
 
     takes_shards: ClassVar[bool] = False
     """Whether the number of its critics or teachers can be asked for."""
+
+    zeroed_presets: ClassVar[tuple[str, ...]] = ()
+    """Those that can also be planned for one record zeroed instead of replaced."""
 
     has_guarantee: ClassVar[bool] = True
 

@@ -237,7 +237,9 @@ class _Verifier:
 
 def _is_federated(plan: Plan) -> bool:
     """Whether clients answered, in one round or in many: such a run has observers of its own."""
-    return plan.privacy is not None and (plan.privacy.observer == "server" or plan.privacy.neighbours == "zeroed")
+    if plan.privacy is None:
+        return False
+    return plan.privacy.observer == "server" or (plan.facts.persons is not None and plan.privacy.neighbours == "zeroed")
 
 
 def _smuggled(why: str) -> str:

@@ -127,9 +127,11 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
     cost, planned = release.cost, list(release.plan.releases().items())
     if cost is None:
         return []
+    by_record = cost.unit == "record"
+    known = "How many there are is public." if by_record else "Who takes part is known to the aggregator."
     relation = {
         "replace-one": f"The content of one {cost.unit} is exchanged. How many there are is public.",
-        "zeroed": f"The contribution of one {cost.unit} becomes nothing. Who takes part is known to the aggregator.",
+        "zeroed": f"The contribution of one {cost.unit} becomes nothing. {known}",
     }
     who = {
         "public": "Everybody who gets the release.",
