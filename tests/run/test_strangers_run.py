@@ -189,7 +189,7 @@ def test_a_client_takes_no_strangers_key(tmp_path: Path) -> None:
     with another_user(tmp_path / "stranger"):
         create_key(folder / "key.json", asked.digest(), secret=ZEROS)
     with pytest.raises(PrivacyError, match="made by this user"):
-        client.sums(asked)
+        client.answer(asked)
     assert not (folder / "answer.bin").exists(), name
 
 

@@ -27,18 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gswgan.critics import Critic
+from gswgan.critics.ensemble import network
 from gswgan.critics.ensemble.adam import AdamState, adam_step, init_adam
 from gswgan.critics.ensemble.convolution import row_sum
 from gswgan.critics.ensemble.learners import EnsembleSettings
-from gswgan.critics.ensemble.network import (
-    Buffers,
-    CriticShape,
-    Parameters,
-    Weights,
-    image_gradient,
-    init_critics,
-    score,
-)
+from gswgan.critics.ensemble.network import Buffers, CriticShape, Parameters, Weights
 from gswgan.critics.ensemble.stack import Stack
 from gswgan.critics.teachers import Teachers
 from gswgan.data import ImageData
@@ -130,7 +123,7 @@ def learn_labels(
 ) -> Tensor:
     """One update of m discriminators by the cross-entropy with `real` [m, B]: 1 for records, 0 for fakes; in place."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    logits = score(weights_of(leaves), images, labels)
+    logits = network.score(weights_of(leaves), images, labels)
     loss = row_sum(F.binary_cross_entropy_with_logits(logits, real, reduction="none")) / images.shape[1]
     grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss))
     adam_step(params, dict(zip(leaves, grads)), adam, learning_rate=settings.learning_rate, betas=settings.betas)
@@ -166,7 +159,7 @@ class Discriminators(Teachers):
 
         def vote(params: Parameters, buffers: Buffers) -> Tensor:
             critics = len(params["linear.bias"])
-            logits = score(weights_of(params), fake.expand(critics, *fake.shape), labels.expand(critics, -1))
+            logits = network.score(weights_of(params), fake.expand(critics, *fake.shape), labels.expand(critics, -1))
             return torch.where(logits > 0, REAL, FAKE)  # a logit that is no number is a vote for FAKE
 
         return self.ask(vote)
@@ -196,7 +189,7 @@ class PateGan(Critic):
             device=device,
         )
         shape = CriticShape(width=settings.student_width, **sizes)
-        self.student, _ = init_critics(shape, 1, seed=public.integer("student weights"), device=device)
+        self.student, _ = network.init_critics(shape, 1, seed=public.integer("student weights"), device=device)
         for value in self.student.values():
             value *= settings.gain
         self.adam = init_adam(self.student)
@@ -229,8 +222,8 @@ class PateGan(Critic):
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Gradient of log(1 - S(G(z))) with respect to each fake (line 20): through the student, so it is free."""
         images, weights = fake.detach()[None], weights_of(self.student)
-        chance = torch.sigmoid(score(weights, images, labels[None]))[0, :, None, None, None]
-        gradient = -chance * image_gradient(weights, images, labels[None])[0]
+        chance = torch.sigmoid(network.score(weights, images, labels[None]))[0, :, None, None, None]
+        gradient = -chance * network.image_gradient(weights, images, labels[None])[0]
         self._norm = float(gradient.flatten(1).norm(dim=1).mean())
         self._stall["peak"].clamp_(min=self._norm)
         if self._norm < VANISHED * float(self._stall["peak"]) and not self._stall["vanished"]:
