@@ -106,8 +106,8 @@ class Judge:
         return torch.cat(parts).numpy()
 
     def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
-        result: dict[str, Any] = {"losses": self.losses(sampler), "fid": {}}
-        result["mean_loss"] = round(float(np.mean(result["losses"][1:9])), 5)
+        losses = self.losses(sampler)
+        result: dict[str, Any] = {"losses": losses, "mean_loss": round(float(np.mean(losses[1:9])), 5), "fid": {}}
         for changes in samplers:
             images = self.draw(sampler, self.size, **changes)
             name = " ".join(f"{key} {value}" for key, value in changes.items()) or "usual"
@@ -225,8 +225,8 @@ class Search:
         draws, levels = way.get("draws", 8), way.get("levels", [LEVEL_MEAN, LEVEL_STD])
         denoiser = self.generator.denoised.denoiser
         gradients = Gradients(denoiser, draws=draws, level_mean=levels[0], level_std=levels[1])
-        width = sum(value.numel() for value in denoiser.parameters())
-        chunk = max(32, min(CHUNK[DEVICE.type] // width, 352 * 8 // draws) // 32 * 32)
+        chunk = CHUNK[DEVICE.type] // sum(value.numel() for value in denoiser.parameters())
+        chunk = max(32, min(chunk, 352 * 8 // draws) // 32 * 32)
         return gradients, scales(gradients, *self.generator.samples(2**14), power=way.get("scaling", 0.0)), chunk
 
     def refine(
@@ -240,16 +240,14 @@ class Search:
         gradients, scale, chunk = self.gradients(way)
         q, began, losses = batch / (self.train.n * 6 / 5), time.perf_counter(), {}
         torch.manual_seed(1)
-        self.generator.scales.copy_(scale)
-        self.generator.velocity.zero_()
-        self.generator.size.zero_()
+        for values, first in zip((self.generator.scales, self.generator.velocity, self.generator.size), (scale, 0, 0)):
+            values[...] = first
         averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
         for step in range(steps):
             members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
             total = torch.zeros_like(scale)
             for some in members.split(chunk):
-                filled = some.repeat(chunk // len(some) + 1)[:chunk]
-                seed = torch.tensor(step).to(DEVICE)
+                filled, seed = some.repeat(chunk // len(some) + 1)[:chunk], torch.tensor(step).to(DEVICE)
                 rows = gradients.of_records(self.images[filled], self.labels[filled], filled, seed)[: len(some)]
                 total += normalised(rows, scale)
             gradient = (total + noise * torch.randn_like(total)) / (q * self.train.n)
@@ -270,8 +268,8 @@ class Search:
             self.put(network, values)
             result["fid"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
         given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
-        given |= {"averaging": averaging, "way": way}
-        self.tell(name, {"seconds": seconds, **given, "losses_on_the_way": losses, **result})
+        given |= {"averaging": averaging, "way": way, "losses_on_the_way": losses}
+        self.tell(name, {"seconds": seconds, **given, **result})
 
 
 def normalised(rows: Tensor, scale: Tensor) -> Tensor:
