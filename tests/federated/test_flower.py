@@ -135,6 +135,23 @@ def test_a_client_that_comes_back_under_another_number_is_asked_in_the_same_roun
     assert questions(grid) == [11, 12, 22]
 
 
+def test_a_client_that_comes_back_while_its_old_node_is_still_listed_is_greeted_again():
+    grid, found, said = Grid({11: "a", 12: "b"}), list[tuple[str, int]](), list[str]()
+    grid.holds = lambda node, fields: node == 12 and "round" in fields  # it dies with the question
+
+    def take(fields: Any, *, node: int, down: int, up: int) -> None:
+        found.append((fields["client"], node))
+        grid.nodes = {11: "a", 12: "b", 22: "b"}
+
+    def note(text: str) -> None:
+        said.append(text)
+        grid.nodes.pop(12, None)  # the SuperLink notices after it has refused the new node
+
+    carrier_for(grid, patience=2.0, fixed_nodes=False, note=note).ask(("a", "b"), {"round": "0"}, take)
+    assert found == [("a", 11), ("b", 22)]
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize("fixed", [True, False])
 def test_a_node_cannot_take_another_clients_questions_by_saying_its_id(fixed: bool):
     grid, said = Grid({11: "a", 12: "b"}), list[str]()

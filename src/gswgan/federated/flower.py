@@ -158,18 +158,23 @@ class FlowerCarrier:
                     if (refused := take(found, node=node, down=size, up=_size(found))) is not None:
                         self._note(f"refused: {refused}")
                 elif greeted is not None and isinstance(client := found.get("client"), str):
-                    self._met.add(greeted)
-                    if self._bind(client, greeted):
-                        asked.pop(client, None)  # it may have come back under another number
+                    is_bound = self._bind(client, greeted)
+                    asked |= {client: 0.0} if is_bound else {}  # it may have come back under another number
             time.sleep(POLL_SECONDS / 4)
 
     def _bind(self, client: str, node: int) -> bool:
-        """Whether the node has this id from now on. If not, that is noted."""
+        """Whether the node has this id from now on. If not, that is noted.
+
+        A node whose id may still move to it, when its old node has gone, is greeted again later.
+        """
         owner, why = self._nodes.get(client, node), ""
+        self._met.add(node)
         if self._roster is not None and client not in self._roster:
             why = "who is not on the list"
         elif owner != node and (self._fixed or owner in set(self._grid.get_node_ids())):
             why = f"who is node {owner}"
+            if not self._fixed:
+                self._met.discard(node)
         elif other := next((name for name, its in self._nodes.items() if its == node and name != client), None):
             why = f"and is {_shown(short(other))}"
         if why:
