@@ -94,7 +94,6 @@ def test_imports_inside_functions_are_listed_with_a_reason() -> None:
     assert unused == set(), "listed, but not there any more"
 
 
-@NOT_YET
 def test_functions_are_short_and_take_few_parameters() -> None:
     assert_none(too_long(PACKAGE, MANY_PARAMETERS))
 
