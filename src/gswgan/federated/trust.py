@@ -22,7 +22,7 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.errors import PlanError
 from gswgan.methods import make_plan
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Federation

@@ -9,7 +9,7 @@ from typing import Any
 
 from gswgan.errors import PrivacyError
 from gswgan.methods import make_draft
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from conftest import tiny_images
+from gswgan.cli.training import check_workers
 from gswgan.critics.kernel import streaming
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
-from gswgan.critics.kernel.streaming import Job, OnePass, Partial, check_workers, sum_part, summed_parts
+from gswgan.critics.kernel.streaming import Job, OnePass, Partial, sum_part, summed_parts
 from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData, ImageStream, open_stream, stream
 from gswgan.data import files as data_files
