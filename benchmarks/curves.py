@@ -48,7 +48,7 @@ def cells(*, long: int, short: int) -> dict[str, dict[str, Any]]:
     """Name of a cell, and what its plan is asked for."""
     found: dict[str, dict[str, Any]] = {"iterations": {"epsilon": 10.0, "steps": long}}
     found |= {f"noise-{epsilon:g}": {"epsilon": epsilon, "steps": short} for epsilon in EPSILONS[:-1]}
-    found |= {f"critics-{count}": {"epsilon": 10.0, "steps": short, "shards": count} for count in CRITICS}
+    found |= {f"critics-{count}": {"epsilon": 10.0, "steps": short, "critics": count} for count in CRITICS}
     found["dp-sgd"] = {"epsilon": 10.0, "steps": long, "method": "dp-sgd-gan", "preset": None}
     return found
 

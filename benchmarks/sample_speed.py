@@ -96,8 +96,8 @@ def main() -> None:
     for name, settings in GENERATORS.items():
         rows[name] = compare(settings, options.images, options.rounds, options.threads)
         print(name, rows[name], flush=True)
-    record(options.out, {"images": TOTAL, "images_per_round": options.images, "side": 28, "rounds": options.rounds, "load_at_the_start": load,
-                         "generators": rows})  # fmt: skip
+    measured = {"images": TOTAL, "images_per_round": options.images, "side": 28, "rounds": options.rounds}
+    record(options.out, {**measured, "load_at_the_start": load, "generators": rows})
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ def _check_options(options: TrainOptions) -> None:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued, again = options.resume is not None or options.source is not None, options.source is not None
     fixed: dict[str, object] = {
-        "--epsilon": options.epsilon, "--delta": options.delta, "--shards": options.shards, "--preset": options.preset,
-        "--insecure-reproducible": options.insecure_reproducible or None, "--method": options.method,
-        "--name": options.name, "--neighbours": options.neighbours,
+        "--epsilon": options.epsilon, "--delta": options.delta, "--critics": options.critics,
+        "--preset": options.preset, "--insecure-reproducible": options.insecure_reproducible or None,
+        "--method": options.method, "--name": options.name, "--neighbours": options.neighbours,
         "--steps": None if again else options.steps, "--seed": None if again else options.seed,
     }  # fmt: skip
     if continued:
@@ -116,7 +116,7 @@ def _plan(options: TrainOptions, images: ImageData | ImageStream, device: str) -
     facts = Facts.of(images) if options.name is None else dataclasses.replace(Facts.of(images), data=options.name)
     return make_plan(
         facts, method=options.method or "gswgan", preset=options.preset, epsilon=options.epsilon, delta=options.delta,
-        shards=options.shards, steps=options.steps, seed=options.seed or 0, device=device,
+        critics=options.critics, steps=options.steps, seed=options.seed or 0, device=device,
         insecure_reproducible=options.insecure_reproducible, neighbours=options.neighbours or "replace-one",
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if images.persons is not None and find_method(plan.method).takes_shards and not plan.critic.can_stream:
+    if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
     if isinstance(images, ImageData) and not plan.critic.can_stream:
         check_own_names(images.repeated_names)

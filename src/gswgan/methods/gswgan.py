@@ -33,7 +33,7 @@ class GSWGANMethod(Method):
     )
     settings = PlannedKernel | PlannedEnsemble | PlannedKernelThenEnsemble | PlannedRefined
     presets = PRESETS
-    takes_shards = True
+    takes_critics = True
     zeroed_presets = ("kernel", "refined")
 
     def events(self, request: PlanRequest, noise: float) -> Event:
@@ -50,10 +50,9 @@ class GSWGANMethod(Method):
     def draft(self, request: PlanRequest, noise: float) -> Draft:
         """The preset's critic for these facts."""
         table = load_preset(request.preset)
-        if request.shards is not None and table["critic"] != "ensemble":
-            raise PlanError(
-                "shards", request.shards, f"no shards with preset {request.preset}", "Use --preset ensemble."
-            )
+        if request.critics is not None and table["critic"] != "ensemble":
+            expected = f"no number of critics with preset {request.preset}"
+            raise PlanError("critics", request.critics, expected, "Use --preset ensemble.")
         if table["critic"] == "kernel":
             privacy = kernel_privacy(request, noise)
             kernel = kernel_defaults(request.facts, sum_noise(request.facts, privacy), request.device)

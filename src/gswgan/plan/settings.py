@@ -29,7 +29,7 @@ _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by 
 
 _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, MAX_STEPS), "releases": (1, MAX_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
-    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
+    "critics": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
     "latent": (1, 2**18),
     "level_mean": (-10, 10),
     "level_std": (1e-3, 10),

@@ -61,7 +61,7 @@ def train(
 ) -> bool:
     """Algorithm 1, main phase. Returns whether it came to its end; `after_step` may ask to stop.
 
-    The critic has been prepared: the kernel critic made its one release, the ensemble cut its shards and
+    The critic has been prepared: the kernel critic made its one release, the ensemble divided the data and
     warmed up. It ends with the last step, or with a critic that has made all its releases.
     """
 
@@ -75,7 +75,7 @@ def train(
     for step in range(start, plan.training.steps):
         if critic.finished:  # only where releases are fixed and steps are not
             break
-        critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
+        critic.learn(step, generator)  # participants: n_dis updates on their parts  [paper: k ~ U[1, K]]
         if not critic.moves_generator:  # a denoiser has learnt already
             codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
             on_device = alone if critic.can_be_captured or not codes.is_cuda else around
@@ -123,7 +123,7 @@ def run(
         if stream is not None and not plan.critic.can_stream:
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
         if isinstance(data, ImageData) and not plan.critic.can_stream:
-            check_own_names(data.repeated_names)  # shards and coins go by the places of records
+            check_own_names(data.repeated_names)  # parts and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:
