@@ -102,12 +102,12 @@ class GSWGAN:
             raise KeyboardInterrupt
         return self._read(folder)
 
-    def sample(
-        self, n: int, labels: ArrayLike | Labels | None = None, *, seed: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n: int, labels: Labels | None = None, *, seed: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
 
-        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts) or an array.
+        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts), the name of
+        one class, or a list of classes by name or number: `n` of them, one per image, or fewer different ones, which
+        are drawn in equal parts. A class that is called "uniform" is asked for as ["uniform"].
         """
         return self._fitted().sample(n, labels, seed=seed)
 

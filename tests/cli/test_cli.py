@@ -118,14 +118,14 @@ def test_release_alone_is_enough_to_sample_and_export(run: Path, tmp_path: Path)
         call("export", alone, tmp_path / "png", "-n", 9)
         files = sorted((tmp_path / "png").rglob("*.png"))
         assert len(files) == 9
-        assert {path.parent.name for path in files} == {"00-0", "01-1", "02-2"}
+        assert {path.parent.name for path in files} == {"0", "1", "2"}
         with Image.open(files[0]) as image:
             assert image.size == (8, 8)
         call("export", alone, tmp_path / "set.csv", "-n", 5)
         with (tmp_path / "set.csv").open() as file:
             rows = list(csv.reader(file))
         assert len(rows) == 6
-        assert len(rows[1]) == 65
+        assert len(rows[1]) == 66
         call("export", alone, tmp_path / "set.npz", "-n", 5)
     finally:
         os.rename(alone, run / "release")
