@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from typing import Annotated
 
 import typer
 
-from gswgan import __version__
 from gswgan.cli import (
     audit,
     benchmark,
@@ -47,7 +47,7 @@ federate.app.command(name="debug")(debug.debug)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"gswgan {__version__}")
+        print(f"gswgan {importlib.metadata.version('gswgan')}")
         raise typer.Exit
 
 
