@@ -136,7 +136,7 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     """A baseline's plan, made small in what its guarantee does not depend on."""
     options.setdefault("steps", 4)
     if method in ("g-pate", "pate-gan"):
-        options.setdefault("shards", 6)
+        options.setdefault("critics", 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 5)
         plan = _make_plan(Facts.of(data), method=method, **options)
@@ -159,7 +159,7 @@ def tiny_plan(data: ImageData, *, preset: str = "kernel", **options: object) -> 
     """A plan of GS-WGAN by the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
     if preset != "kernel":
-        options.setdefault("shards", 12)
+        options.setdefault("critics", 12)
     plan = _make_plan(Facts.of(data), preset=preset, **options)
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
     critic, training = plan.critic, plan.training

@@ -88,7 +88,7 @@ def test_default_plan_is_one_release_of_sensitivity_two() -> None:
 def test_ensemble_plan_never_overshoots_and_has_a_curve(preset: str) -> None:
     plan = make_plan(MNIST, preset=preset, epsilon=3)
     assert plan.guarantee.epsilon <= 3
-    assert plan.privacy.shards == 1000
+    assert plan.privacy.critics == 1000
     assert plan.privacy.rows == plan.training.batch_size
     steps, spent = zip(*plan.curve)
     assert list(steps) == sorted(steps)
@@ -122,7 +122,7 @@ def test_person_unit_is_stated_and_bounded() -> None:
     assert plan.privacy.clip_norm == pytest.approx(0.7 * 10**-0.5)
     assert plan.privacy.contribution.sensitivity("replace-one") == pytest.approx(1.4 * 10**-0.5)
     assert not plan.privacy.counts  # they are inside the person's clipped table
-    assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.shards <= 539
+    assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.critics <= 539
 
 
 def test_unlabelled_plan_has_no_counts() -> None:
@@ -136,12 +136,12 @@ def test_unlabelled_plan_has_no_counts() -> None:
     [
         ({"epsilon": 0.0}, PrivacyError), ({"epsilon": float("nan")}, PrivacyError), ({"epsilon": -1.0}, PrivacyError),
         ({"delta": 0.0}, PrivacyError), ({"delta": 1.0}, PrivacyError), ({"preset": "nope"}, PlanError),
-        ({"shards": 5}, PlanError), ({"preset": "ensemble", "shards": 60_001}, PlanError),
-        ({"preset": "ensemble", "shards": 0}, PlanError), ({"preset": "paper-federated"}, PlanError),
+        ({"critics": 5}, PlanError), ({"preset": "ensemble", "critics": 60_001}, PlanError),
+        ({"preset": "ensemble", "critics": 0}, PlanError), ({"preset": "paper-federated"}, PlanError),
         ({"epsilon": 1e5}, PrivacyError), ({"epsilon": "ten"}, PrivacyError), ({"epsilon": True}, PrivacyError),
         ({"delta": 1e-13}, PrivacyError), ({"delta": "small"}, PrivacyError), ({"steps": 0}, PlanError),
         ({"steps": 1.5}, PlanError), ({"steps": 10**7}, PlanError), ({"preset": "ensemble", "steps": -1}, PlanError),
-        ({"seed": -1}, PlanError), ({"preset": "ensemble", "shards": 2.5}, PlanError),
+        ({"seed": -1}, PlanError), ({"preset": "ensemble", "critics": 2.5}, PlanError),
     ],
 )  # fmt: skip
 def test_bad_requests_are_refused(options: dict, error: type[Exception]) -> None:
@@ -175,7 +175,7 @@ def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
         plan.save(path)
         assert read_plan(path) == plan
         assert read_plan(path).digest() == plan.digest()
-        assert json.loads(path.read_text())["format_version"] == 5
+        assert json.loads(path.read_text())["format_version"] == 6
     other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
     assert other.digest() != plan.digest()
 
@@ -237,15 +237,15 @@ def test_a_plan_cannot_claim_what_its_critic_does_not_do(tmp_path: Path, change,
         read_plan(content)
 
 
-def test_a_plan_for_shards_needs_them(tmp_path: Path) -> None:
-    for shards in (None, 97):
+def test_a_plan_for_drawn_critics_needs_their_number(tmp_path: Path) -> None:
+    for critics in (None, 97):
         content = tiny_plan(tiny_images(), preset="ensemble").to_json()
-        content["privacy"]["shards"] = shards
-        with pytest.raises(PlanError, match="shards"):
+        content["privacy"]["critics"] = critics
+        with pytest.raises(PlanError, match="critics"):
             read_plan(content)
     content = tiny_plan(tiny_images(), preset="paper").to_json()
-    content["privacy"]["shards"] = None
-    with pytest.raises(PlanError, match="shards"):
+    content["privacy"]["critics"] = None
+    with pytest.raises(PlanError, match="critics"):
         read_plan(content)
 
 

@@ -13,10 +13,11 @@ from torch import nn
 from gswgan.errors import PlanError
 from gswgan.generators.decoded import DecodedGenerator
 from gswgan.generators.denoised import DenoisedSampler
-from gswgan.generators.latent import LatentKind
 from gswgan.generators.networks import BilinearGenerator, DCGANGenerator, MLPGenerator, ResNetGenerator
 
-__all__ = ["GeneratorSettings", "build_network", "network_shapes"]
+__all__ = ["GeneratorSettings", "LatentKind", "build_network", "network_shapes"]
+
+LatentKind = Literal["normal", "bernoulli"]
 
 MAX_WEIGHTS = 2**28
 """The largest generator: 1 GiB of weights, a hundred times any preset's. A plan from elsewhere may ask for more."""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.cuda_graphs import Captured
-from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.generators.optimizer_state import load_optimizer, optimizer_tensors
+from gswgan.generators.sampling import balanced_labels, latent_codes
 from gswgan.privacy import Streams
 
 
@@ -58,7 +58,7 @@ class Generator:
         self.network = network.to(device)
         if device.type == "cuda":
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._without_graph = Captured(self.__call__)
+        self._without_graph = Captured(self.__call__) if device.type == "cuda" else self.__call__
         self.averaged = copy.deepcopy(self.network).requires_grad_(False)
         self.updates = torch.zeros((), device=device)  # a tensor, as all that changes in a step: it can be captured
         self._rate = torch.zeros((), device=device)

@@ -139,11 +139,11 @@ class GPate(Critic):
         self._step, self._passed, self._agreement = 0, 0.0, 0.0
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Cut the shards. Nothing leaves."""
+        """Divide the data. Nothing leaves."""
         self.teachers.prepare(data, resumed=resumed)
 
     def learn(self, step: int, generator: Generator) -> None:
-        """Every teacher learns on its own shard against the generator's current fakes."""
+        """Every teacher learns on its own part of the data against the generator's current fakes."""
         self._step = step
         self.teachers.learn(step, generator)
 
@@ -207,7 +207,7 @@ class GPateMethod(Method):
     name = "g-pate"
     about = "G-PATE (Long et al. 2021): teachers vote on the gradients that the generator receives"
     settings = GPateSettings
-    takes_shards = True
+    takes_critics = True
 
     def critic(self, request: PlanRequest, noise: float) -> GPateSettings:
         """The teachers at this noise."""

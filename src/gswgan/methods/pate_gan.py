@@ -1,12 +1,12 @@
 """PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by a noisy vote, a student learns the labels.
 
-Algorithm 1 of its paper: k teacher discriminators learn to tell the records of their own shard from fakes; a student
+Algorithm 1 of its paper: k teacher discriminators learn to tell the records of their own part from fakes; a student
 discriminator is shown fakes only, each labelled by PATE, argmax over {fake, real} of the teachers' count plus
 Laplace noise; the generator learns against the student. The student and all that follows is post-processing.
 
 The guarantee is data-independent: every labelled fake costs two counts that move by 1, whatever the votes are. (The
 paper's moments accountant looks at the votes: its figure is private, and is not used.) What public implementations
-got wrong is excluded by construction and tested: shards are cut once, by index, and never again (not drawn anew in
+got wrong is excluded by construction and tested: the data is divided once, by index, and never again (not drawn anew in
 each iteration: synthcity issue 275); each teacher has its own (not all of them one: mlforhealthlabpub issue 29); the
 events that are accounted for are those that the mechanism records (no accountant that forgets: synthcity issue 276).
 
@@ -200,7 +200,7 @@ class PateGan(Critic):
         self._stall = {name: torch.zeros((), dtype=torch.float64) for name in ("peak", "vanished", "unanimous")}
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Cut the shards, once. Nothing leaves."""
+        """Divide the data, once. Nothing leaves."""
         self.teachers.prepare(data, resumed=resumed)
 
     def learn(self, step: int, generator: Generator) -> None:
@@ -264,7 +264,7 @@ class PateGanMethod(Method):
     name = "pate-gan"
     about = "PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by noisy votes, a student learns them"
     settings = PateGanSettings
-    takes_shards = True
+    takes_critics = True
 
     def critic(self, request: PlanRequest, noise: float) -> PateGanSettings:
         """Teachers and student at this noise."""

@@ -30,8 +30,8 @@ def make_request(
         known = "one of " + ", ".join(method.presets)
         todo = "Leave --preset out for the first of them."
         raise PlanError("preset", preset, f"{known} for method {method.name}", todo)
-    if options.get("shards") is not None and not method.takes_shards:
-        raise PlanError("shards", options["shards"], f"no shards with method {method.name}", "Leave --shards out.")
+    if options.get("critics") is not None and not method.takes_critics:
+        raise PlanError("critics", options["critics"], f"no number with method {method.name}", "Leave --critics out.")
     for name, least, most in (("seed", 0, 2**63 - 1), ("steps", 1, MAX_STEPS)):
         if options.get(name) is not None:
             options[name] = check_whole(name, options[name], least, most)

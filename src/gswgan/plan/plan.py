@@ -33,7 +33,7 @@ from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
 from gswgan.privacy.storage import named_by_user, write_durably
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
@@ -52,7 +52,7 @@ class PrivacySettings:
     releases: int = 1
     sampling: Sampling = "all"
     rate: float = 1.0
-    shards: int | None = None
+    critics: int | None = None
     neighbours: Neighbours = "replace-one"
     unit: Literal["record", "person", "invented client"] = "record"
     observer: Literal["public", "server"] = "public"
@@ -60,8 +60,8 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         check_ranges(self)
         check_delta(self.delta)
-        if self.sampling == "one" and self.shards is None:
-            raise PlanError("shards", None, "a number of shards to draw one from")
+        if self.sampling == "one" and self.critics is None:
+            raise PlanError("critics", None, "a number of critics to draw one from")
         _ = self.event  # made once: noise, bound and rate are checked by what they are used for
 
     @property
@@ -75,7 +75,7 @@ class PrivacySettings:
         sensitivity = self.contribution.sensitivity(self.neighbours)
         gaussian = Gaussian(noise_std=self.noise_std, sensitivity=sensitivity, neighbours=self.neighbours)
         if self.sampling == "one":
-            return DrawnOne(count=self.shards or 1, event=gaussian)
+            return DrawnOne(count=self.critics or 1, event=gaussian)
         return Sampled(rate=self.rate, event=gaussian) if self.sampling == "poisson" else gaussian
 
     def total(self, releases: int | None = None) -> Event:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import re
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import torch
 
 from gswgan.errors import GswganError, PlanError, PrivacyError, short
 
@@ -29,7 +32,7 @@ _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by 
 
 _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, MAX_STEPS), "releases": (1, MAX_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
-    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
+    "critics": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
     "latent": (1, 2**18),
     "level_mean": (-10, 10),
     "level_std": (1e-3, 10),
@@ -96,6 +99,18 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one, or the CPU."""
+    if name is None or name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d{1,3})?", name) is None:
+        raise PlanError("device", short(name), "cpu, cuda, cuda:N or auto", "Leave --device out to let it be chosen.")
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= here:
+        raise PlanError("device", name, f"a CUDA device of this machine, which has {here}", "Use --device cpu or auto.")
+    return torch.device(name)
+
+
 def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -140,15 +155,10 @@ def from_plain(cls: type[T], data: object, name: str = "plan", *, hints: Mapping
 def _convert(hint: Any, value: Any, name: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        wrong: PlanError | None = None
-        for option in sorted(args, key=lambda kind: -_shared(kind, value)):  # the likeliest first, for its message
-            if option is type(None) and value is None:
-                return None
-            try:
-                return _convert(option, value, name)
-            except PlanError as error:
-                wrong = wrong or error
-        raise wrong or PlanError(name, short(value), str(hint), _MAKE)
+        if value is None and type(None) in args:
+            return None
+        options = [kind for kind in args if kind is not type(None)]
+        return _convert(min(options, key=lambda kind: _differing_keys(kind, value)), value, name)
     if origin is Literal:
         if value not in args:
             raise PlanError(name, short(value), "one of " + ", ".join(map(str, args)), _MAKE)
@@ -172,8 +182,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _shared(kind: Any, value: Any) -> int:
-    """How many keys of `value` are fields of the dataclass `kind`."""
+def _differing_keys(kind: Any, value: Any) -> int:
+    """How many names are fields of the dataclass `kind` or keys of `value`, but not both."""
     if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
         return 0
-    return len({field.name for field in dataclasses.fields(kind)} & set(value))
+    return len({field.name for field in dataclasses.fields(kind)} ^ set(value))

@@ -9,7 +9,7 @@ from typing import Any
 
 from gswgan.errors import PrivacyError
 from gswgan.methods import make_draft
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan
@@ -123,8 +123,8 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
     if privacy is not None:
         content |= {
             "noise_std": privacy.noise_std, "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
-            "releases": privacy.releases,
-            "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate, "shards": privacy.shards,
+            "releases": privacy.releases, "critics": privacy.critics,
+            "rate": 1 / (privacy.critics or 1) if privacy.sampling == "one" else privacy.rate,
         }  # fmt: skip
         if table.get("federated"):  # Algorithm 2 as printed: a client answers in each of its inner iterations
             whole = dataclasses.replace(privacy, rows=privacy.rows * critic.ensemble_settings.updates).total()
