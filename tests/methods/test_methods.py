@@ -19,7 +19,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 import gswgan
-from conftest import tiny_baseline, tiny_images, tiny_plan
+from conftest import MNIST, tiny_baseline, tiny_images, tiny_plan
 from gswgan.cli.main import app
 from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
@@ -43,10 +43,6 @@ CPU = torch.device("cpu")
 DATA = tiny_images()
 BASELINES = [name for name in METHODS if name != "gswgan"]
 PRIVATE = [name for name in BASELINES if name != "gan"]
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 
 
 @functools.cache
