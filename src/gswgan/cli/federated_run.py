@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gswgan.api.plan_text import describe
+from gswgan.api.progress import Watch
+from gswgan.api.training import run_folder
 from gswgan.cli.console import console
-from gswgan.cli.plan_text import describe
-from gswgan.cli.running import limit_threads, progress_of
+from gswgan.cli.running import progress_of
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.by_files import PLAN, take_answers
 from gswgan.federated.server import Round, check_budget, create_run
@@ -23,7 +25,6 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.report.explain import outcome_to_each
 from gswgan.run.folder import RunFolder
-from gswgan.run.loop import run
 from gswgan.run.released import pick_device
 
 if TYPE_CHECKING:
@@ -107,10 +108,9 @@ def hold_and_train(folder: RunFolder, device: str) -> None:
 def _train(folder: RunFolder, device: torch.device, command: str) -> None:
     """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
     plan, ended = folder.plan(), folder.is_finished
-    limit_threads(plan.facts.image_size, device)
     if not ended and not has_rounds(plan):
         with progress_of(plan) as move:
-            ended = run(folder, None, device=device, progress=move, note=console.print)
+            ended = run_folder(folder, None, device=device, watch=Watch(step=move, note=console.print))
     if not ended:
         console.print(f"stopped; continue with: {command}")
         raise typer.Exit(130)
