@@ -22,12 +22,13 @@ from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import GswganWarning, PlanError, PrivacyError, RunError
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import make_folder, read_file, write_durably
 from gswgan.run.exports import KINDS, check_new_path, export_warnings, write_images
 from gswgan.run.folder import RunFolder, read_json
 from gswgan.run.publish import cost_from_statement
-from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model, pick_device
+from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model
 from gswgan.run.temporary import temporary_folder
 
 

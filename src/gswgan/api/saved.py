@@ -11,9 +11,9 @@ from gswgan.api.progress import Callback
 from gswgan.api.training import check_fits, check_out, data_for, needs_data, open_stopped
 from gswgan.api.wording import in_python_words
 from gswgan.critics.kernel.streaming import Workers
+from gswgan.plan.settings import pick_device
 from gswgan.run import retrain as again
 from gswgan.run.folder import find_release
-from gswgan.run.released import pick_device
 
 
 @in_python_words

@@ -37,8 +37,8 @@ def run_with_progress(
     from gswgan.api.plan_text import describe
     from gswgan.api.progress import Watch
     from gswgan.api.training import run_folder
+    from gswgan.plan.settings import pick_device
     from gswgan.report.explain import outcome
-    from gswgan.run.released import pick_device
 
     plan, place = folder.plan(), pick_device(device)
     console.print(describe(plan))

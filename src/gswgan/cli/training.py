@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -12,10 +13,10 @@ from gswgan.api.training import PlannedRun, check_fits, check_out, data_for, nee
 from gswgan.cli.console import console
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
-from gswgan.critics.kernel.streaming import check_workers
+from gswgan.critics.kernel.streaming import Workers
 from gswgan.errors import PlanError, RunError, printable
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder, find_release
-from gswgan.run.released import pick_device
 from gswgan.run.retrain import retrain
 
 
@@ -55,6 +56,19 @@ def start_training(options: TrainOptions) -> None:
     run_with_progress(folder, data, options.device, readers, source)
     if options.show_private:
         show_private_score(folder)
+
+
+def check_workers(given: str | None) -> Workers:
+    """Return the workers that were asked for; without a request, one process per core."""
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
+        return given
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
+        return int(given)
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
 
 
 def _check_options(options: TrainOptions) -> None:
