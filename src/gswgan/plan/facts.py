@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gswgan.data import ImageData, ImageStream
+from gswgan.data import ImageData, ImageStream, Reading
+from gswgan.data.read_options import AS_IT_IS
 from gswgan.errors import PlanError
-from gswgan.plan.settings import check_ranges
+from gswgan.plan.settings import OMIT_DEFAULT, check_ranges
 
 MAX_NAMED = 20
 """Classes that a text names."""
@@ -24,6 +25,7 @@ class Facts:
     labelled: bool
     image_size: int
     channels: int
+    reading: Reading = field(default=AS_IT_IS, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -47,6 +49,7 @@ class Facts:
             labelled=data.labelled,
             image_size=data.image_size,
             channels=data.channels,
+            reading=data.reading,
         )
 
     @property
