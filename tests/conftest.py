@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -34,8 +35,9 @@ from gswgan.run import checkpoint
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
 checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
-os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")  # of these tests, and of what they start
-atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
+if multiprocessing.parent_process() is None:  # of these tests, and of what they start
+    os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")
+    atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
 
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
@@ -140,7 +142,7 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     """A baseline's plan, made small in what its guarantee does not depend on."""
     options.setdefault("steps", 4)
     if method in ("g-pate", "pate-gan"):
-        options.setdefault("shards", 6)
+        options.setdefault("critics", 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 5)
         plan = _make_plan(Facts.of(data), method=method, **options)
@@ -163,7 +165,7 @@ def tiny_plan(data: ImageData, *, preset: str = "kernel", **options: object) -> 
     """A plan of GS-WGAN by the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
     if preset != "kernel":
-        options.setdefault("shards", 12)
+        options.setdefault("critics", 12)
     plan = _make_plan(Facts.of(data), preset=preset, **options)
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
     critic, training = plan.critic, plan.training

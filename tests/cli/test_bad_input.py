@@ -151,7 +151,7 @@ def test_the_console_script_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("train --epsilon ten", "--epsilon"), ("train --steps 1.5", "--steps"), ("train --shard 3", "--shard"),
+        ("train --epsilon ten", "--epsilon"), ("train --steps 1.5", "--steps"), ("train --critic 3", "--critic"),
         ("sample RUN -n many", "-n"), ("sample", "Missing argument"), ("trian", "trian"), ("train digits", "digits"),
     ],
 )  # fmt: skip

@@ -82,7 +82,7 @@ def test_a_classifier_is_trained_by_a_command(tmp_path: Path, where: dict[str, A
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
-def test_shards_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:
+def test_critics_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:
     options = ["--data", where["spec"], "--classes", "2", "--group-by", where["group_by"], "--dry-run"]
     for method in (["--preset", "ensemble"], ["--method", "g-pate"]):
         assert "3 persons" in _plan(*options, *method)

@@ -22,7 +22,7 @@ from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.plan.facts import Facts
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
-from gswgan.run.folder import RunFolder
+from gswgan.run.folder import RunFolder, write_json
 from loopback import Federation, rows_of, wait
 
 pytest.importorskip("flwr")
@@ -51,9 +51,7 @@ def begin(federation: Federation, name: str, client: str, fault: str, **options:
 def pass_the_deadline(folder: RunFolder) -> None:
     """The round was opened so long ago that it is over."""
     opened = folder.private / "opened.json"
-    aside = opened.with_suffix(".aside")
-    aside.write_text(json.dumps({"at": json.loads(opened.read_text())["at"] - DEADLINE}))
-    aside.replace(opened)
+    write_json(opened, {"at": json.loads(opened.read_text())["at"] - DEADLINE})
 
 
 @pytest.mark.slow

@@ -66,12 +66,11 @@ def train(
         "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: default (kernel critic), refined (a denoiser goes on from there), ensemble (GS-WGAN made true), "
-        "ensemble-alone (never led by the kernel critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: "
-        "default or paper (as published); "
-        "dp-sgd-gan: revisited or dp-cgan (as published).",
+        help="gswgan: kernel (the default), refined (a denoiser goes on from there), ensemble (GS-WGAN, correctly "
+        "accounted), ensemble-alone (without the kernel critic) or paper (as published, for comparison); "
+        "dp-merf, dp-merf-ae: default or paper (as published); dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
-    shards: Annotated[int | None, typer.Option(
+    critics: Annotated[int | None, typer.Option(
         help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
     steps: Annotated[int | None, typer.Option(
@@ -81,7 +80,7 @@ def train(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
     workers: Annotated[str | None, typer.Option(metavar="N|ray",
-        help="Processes that read a folder of shards, or ray: the Ray cluster at $RAY_ADDRESS. Default: one per core.",
+        help="Processes that read a folder of files, or ray: the Ray cluster at $RAY_ADDRESS. Default: one per core.",
         rich_help_panel=_RUN)] = None,
     seed: Annotated[int | None, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",

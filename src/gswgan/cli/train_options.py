@@ -31,7 +31,7 @@ class TrainOptions:
     budget: Path | None
     method: str | None
     preset: str | None
-    shards: int | None
+    critics: int | None
     steps: int | None
     out: Path | None
     device: str

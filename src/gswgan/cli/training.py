@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from gswgan.cli.plan_text import advice, describe, outlook
 from gswgan.cli.reading_options import reading_of
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
-from gswgan.critics.kernel.streaming import check_workers
+from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
 from gswgan.data.sources import NAMES
@@ -24,10 +25,10 @@ from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.publish import check_stated
-from gswgan.run.released import pick_device
 from gswgan.run.retrain import retrain
 
 
@@ -70,15 +71,28 @@ def start_training(options: TrainOptions) -> None:
         show_private_score(folder)
 
 
+def check_workers(given: str | None) -> Workers:
+    """Return the workers that were asked for; without a request, one process per core."""
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
+        return given
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
+        return int(given)
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
+
+
 def _check_options(options: TrainOptions) -> None:
     """Which options may stand together."""
     if sum(option is not None for option in (options.resume, options.source, options.plan_file)) > 1:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued, again = options.resume is not None or options.source is not None, options.source is not None
     fixed: dict[str, object] = {
-        "--epsilon": options.epsilon, "--delta": options.delta, "--shards": options.shards, "--preset": options.preset,
-        "--insecure-reproducible": options.insecure_reproducible or None, "--method": options.method,
-        "--name": options.name, "--neighbours": options.neighbours,
+        "--epsilon": options.epsilon, "--delta": options.delta, "--critics": options.critics,
+        "--preset": options.preset, "--insecure-reproducible": options.insecure_reproducible or None,
+        "--method": options.method, "--name": options.name, "--neighbours": options.neighbours,
         "--steps": None if again else options.steps, "--seed": None if again else options.seed,
     }  # fmt: skip
     if continued:
@@ -117,7 +131,7 @@ def _plan(options: TrainOptions, images: ImageData | ImageStream, device: str) -
     facts = Facts.of(images) if options.name is None else dataclasses.replace(Facts.of(images), data=options.name)
     return make_plan(
         facts, method=options.method or "gswgan", preset=options.preset, epsilon=options.epsilon, delta=options.delta,
-        shards=options.shards, steps=options.steps, seed=options.seed or 0, device=device,
+        critics=options.critics, steps=options.steps, seed=options.seed or 0, device=device,
         insecure_reproducible=options.insecure_reproducible, neighbours=options.neighbours or "replace-one",
     )  # fmt: skip
 
@@ -170,7 +184,7 @@ def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
             if name == "reading":
                 found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if images.persons is not None and find_method(plan.method).takes_shards and not plan.critic.can_stream:
+    if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
     if isinstance(images, ImageData) and not plan.critic.can_stream:
         check_own_names(images.repeated_names)

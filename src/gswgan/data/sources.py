@@ -245,13 +245,20 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
 
 
 def _npz(path: Path, labels: bool) -> _Source:
-    arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
+    arrays = read_npz(path, "images", "labels", "class_names") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
             str(path), "no array `images`", "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
         )  # fmt: skip
-    return _Source(name="npz file", images=arrays["images"], labels=arrays.get("labels"))
+    names = arrays.get("class_names")
+    if names is not None and (names.ndim != 1 or names.dtype.kind != "U"):
+        found = f"{names.dtype} of shape {names.shape}"
+        raise DataError(f"{path}: class_names", found, "one string per class", "Write class_names=np.array([...]).")
+    return _Source(
+        name="npz file", images=arrays["images"], labels=arrays.get("labels"),
+        class_names=None if names is None else tuple(names.tolist()),
+    )  # fmt: skip
 
 
 def _only_train(path: Path, split: str) -> None:
