@@ -129,6 +129,30 @@ def test_lists(tmp_path: Path) -> None:
     assert read_objects(mixed, image_size=16, channels=3).images.shape == (4, 3, 16, 16)
 
 
+def test_depth_and_transparency_are_stated(tmp_path: Path) -> None:
+    deep = IMAGES.astype(np.uint16) * 16
+    Image.fromarray(deep[0]).save(tmp_path / "deep.png")
+    for images in (deep, list(deep), [Image.fromarray(image) for image in deep], torch.from_numpy(deep.astype(int))):
+        with pytest.raises(DataError, match="pixel_range = None"):
+            read_objects(images)
+        found = read_objects(images, pixel_range=(0, 4080))
+        assert np.array_equal(found.images, DATA.images)
+        assert found.reading.pixel_range == (0, 4080)
+    assert np.array_equal(read_objects([tmp_path / "deep.png"], pixel_range="0:4080").images, DATA.images[:1])
+    clear = np.zeros((4, 8, 8, 4), np.uint8)
+    for images in (clear, [Image.fromarray(image) for image in clear], TensorDataset(torch.from_numpy(clear))):
+        with pytest.raises(DataError, match="background = None"):
+            read_objects(images)
+        assert (read_objects(images, background="white").images == 255).all()
+
+
+def test_persons_without_an_id() -> None:
+    for persons in (pandas.Series(["a", "b", None] * 10), ["a", "b", ""] * 10, np.array([1.0, 2.0, np.nan] * 10)):
+        with pytest.raises(DataError, match="no id for 10 of 30 records"):
+            read_objects(IMAGES, persons=persons)
+        assert len(read_objects(IMAGES, persons=persons, missing="own").person_ids) == 12
+
+
 def test_strings_are_numbered_by_the_class_names() -> None:
     found = read_objects(IMAGES, np.array(["hat"] * 30), class_names=NAMES)
     assert set(found.labels.tolist()) == {2}  # though no other class occurs

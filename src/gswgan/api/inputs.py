@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswgan.data import ImageData, ImageStream
+from gswgan.data import ImageData, ImageStream, ReadOptions
 from gswgan.data.objects import read_objects
+from gswgan.data.persons import is_table
 from gswgan.data.sources import NAMES
 from gswgan.errors import DataError, PlanError
 from gswgan.evaluation import real_data
 
-_OF_PATHS = ("channels", "group_by", "min_records", "accuracy", "reference_classifier")
-READING = ("classes", "image_size", *_OF_PATHS)
+_OF_PATHS = ("layout", "group_by", "min_records", "accuracy", "reference_classifier")
+READING = ("classes", "image_size", "channels", "pixel_range", "background", "missing", *_OF_PATHS)
 """How data is read. The options of `_OF_PATHS` are for files and folders alone."""
-
-_FILES = ("group_by", "reference_classifier")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,9 +32,11 @@ def source_of(spec: str | Path, *, labels: bool = True, **reading: Any) -> dict[
     """What a run remembers of its data: a name or an absolute path, and how it is read."""
     named = isinstance(spec, str) and spec in ("", *NAMES)
     source: dict[str, Any] = {"spec": spec if named else str(Path(spec).absolute()), "labels": labels}
-    for name in READING:
-        value = reading.get(name)
-        source[name] = str(Path(value).absolute()) if name in _FILES and value is not None else value
+    source |= {name: reading.get(name) for name in READING}
+    for name in ("group_by", "reference_classifier"):
+        file = source[name]
+        if file is not None and (name != "group_by" or is_table(file)):
+            source[name] = str(Path(file).absolute())
     return source
 
 
@@ -59,10 +60,13 @@ def open_input(
     if isinstance(images, str | Path):
         return _open_path(images, labels, class_names, persons, reading)
     for name in _OF_PATHS:
-        if reading.get(name) is not None and name != "channels":
+        if reading.pop(name, None) is not None:
             todo = "Pass persons=, one id per record." if name == "group_by" else "Leave it out."
-            raise DataError(name, str(reading[name]), "nothing with data in memory: it is for files and folders", todo)
-    return Opened(data=read_objects(images, labels, class_names=class_names, persons=persons, **reading))
+            raise DataError(name, "given", "nothing with data in memory: it is for files and folders", todo)
+    missing = reading.pop("missing", None)
+    options = ReadOptions(labels=labels is not False, **reading)
+    known = read_objects(images, labels, options, class_names=class_names, persons=persons, missing=missing)
+    return Opened(data=known)
 
 
 def _open_path(

@@ -49,7 +49,8 @@ def resume(
         facts = plan.facts
         if facts.labelled and not {"classes", "class_names"} & data.keys():
             data["class_names"] = facts.class_names
-        opened = open_input(images, labels, **{"image_size": facts.image_size, **data})
+        stated = {"pixel_range": facts.reading.pixel_range, "background": facts.reading.background}
+        opened = open_input(images, labels, **{"image_size": facts.image_size, **stated, **data})
     found = data_for(plan, opened)
     check_fits(plan, found)
     model.run(stopped, found, workers, in_memory=opened.source is None)

@@ -130,9 +130,11 @@ def data_for(plan: Plan, opened: Opened) -> ImageData | ImageStream:
 def check_fits(plan: Plan, data: ImageData | ImageStream) -> None:
     """Refuse data that the plan is not for, before anything is written."""
     facts = Facts.of(data)
-    for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
+    for name in ("records", "persons", "classes", "labelled", "image_size", "channels", "reading"):
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
+            if name == "reading":
+                found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
     if data.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(data.persons, data.number_of_persons)

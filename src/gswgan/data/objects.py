@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from torch.utils.data import (
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.files import Raw, to_picture
 from gswgan.data.image_folder import check_channels, stack_pictures
+from gswgan.data.persons import complete
+from gswgan.data.read_options import AS_IT_IS, DEFAULTS, Reading, ReadOptions
 from gswgan.errors import DataError, short
 
 ACCEPTED = (
@@ -50,41 +52,45 @@ class _Found:
 def read_objects(
     images: Any,
     labels: Any = None,
+    options: ReadOptions = DEFAULTS,
     *,
-    classes: int | None = None,
     class_names: Sequence[str] | None = None,
     persons: Any = None,
-    image_size: int | None = None,
-    channels: int | None = None,
+    missing: str | None = None,
+    **named: Any,
 ) -> ImageData:
-    """Validated images from an array, a list, or an object of another library.
+    """Validated images from an array, a list, or an object of another library; `named` are fields of `options`.
 
     `labels` are numbers, or strings with `class_names`; data sets have their own (of a Hugging Face dataset, `labels`
-    may name the column).
+    may name the column), and False drops them. `persons` are ids, one per record; with `missing` "own" a record without
+    one is a person of its own.
     """
+    options = replace(options, **named)
+    classes, channels, how = options.classes, options.channels, options.reading
     if isinstance(images, ImageData):
-        _nothing_else(classes=classes, class_names=class_names, persons=persons, image_size=image_size, labels=labels)
+        given = {"class_names": class_names, "persons": persons, "image_size": options.image_size, "labels": labels}
+        _nothing_else(classes=classes, channels=channels, reading=how.text or None, **given)
         return images
     found = _open(images, None if labels is False else labels)
     names = found.class_names if class_names is None else tuple(class_names)
-    found_labels = None if labels is False else found.labels
-    if found_labels is None:
+    known = None if labels is False else found.labels
+    if known is None:
         names = None
     elif names is not None:
         if classes not in (None, len(names)):
             raise DataError("classes", classes, f"{len(names)}, the number of class names", "Leave it out.")
         classes = len(names)
-    pixels, size = found.images, image_size
+    pixels, size, left = found.images, options.image_size, how
     if not isinstance(pixels, np.ndarray):
         check_channels(channels)
-        pixels, size = stack_pictures(_pictures(pixels, channels), image_size), None
+        pixels, size, left = stack_pictures(_pictures(pixels, channels, how), size), None, AS_IT_IS
     data = make_image_data(
-        pixels, None if found_labels is None else _numbered(found_labels, names), classes=classes, class_names=names,
-        image_size=size, persons=None if persons is None else _listed(persons), name=found.name,
+        pixels, None if known is None else _numbered(known, names), classes=classes, class_names=names,
+        image_size=size, persons=None if persons is None else _ids(persons, missing), name=found.name, reading=left,
     )  # fmt: skip
     if channels not in (None, data.channels):
         raise DataError("channels", channels, f"{data.channels}, as the images have", "Leave it out.")
-    return data
+    return replace(data, reading=how)
 
 
 def _nothing_else(**given: Any) -> None:
@@ -200,10 +206,10 @@ def _hugging_face(data: Any, labels: Any) -> _Found:
     )  # fmt: skip
 
 
-def _pictures(items: Iterable[Any], channels: int | None) -> Iterator[tuple[str, np.ndarray]]:
+def _pictures(items: Iterable[Any], channels: int | None, how: Reading) -> Iterator[tuple[str, np.ndarray]]:
     for index, item in enumerate(items):
         name = f"images[{index}]"
-        yield name, to_picture(_raw(_one_image(item), name), channels=channels, name=name)
+        yield name, to_picture(_raw(_one_image(item), name), channels=channels, how=how, name=name)
 
 
 def _one_image(item: Any) -> Any:
@@ -250,6 +256,12 @@ def _plain(label: Any) -> Any:
 def _listed(values: Any) -> np.ndarray:
     """An array; of a pandas column its values, whatever its index is."""
     return np.asarray(values.tolist() if type(values).__module__.partition(".")[0] == "pandas" else values)
+
+
+def _ids(persons: Any, missing: str | None) -> np.ndarray:
+    """Ids of persons; text and what may be missing is checked as in a table of persons."""
+    found = _listed(persons)
+    return found if found.dtype.kind in "iu" or found.ndim != 1 else complete(found.tolist(), missing, "persons")
 
 
 def _numbered(labels: Any, names: tuple[str, ...] | None) -> np.ndarray:
