@@ -40,3 +40,4 @@ class TrainOptions:
     source: Path | None
     insecure_reproducible: bool
     show_private: bool
+    json: bool
