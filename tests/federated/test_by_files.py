@@ -17,6 +17,7 @@ import torch
 from rounds import answer_all, flower, simulate, why_refused
 from typer.testing import CliRunner
 
+from conftest import write_persons
 from gswgan.cli.main import app
 from gswgan.data import clients, dirichlet_clients, load_data
 from gswgan.errors import FederationError, GswganError, PlanError
@@ -113,8 +114,8 @@ def hold_by_flower(root: Path, plan: Plan, mine: dict[str, Any]) -> None:
     """The same round on Flower's engine, by the command."""
     images = np.concatenate([mine[name].images[:, 0] for name in SITES])
     np.savez(root / "all.npz", images=images, labels=np.concatenate([mine[name].labels for name in SITES]))
-    (root / "ids.txt").write_text("\n".join(name for name in SITES for _ in range(mine[name].n)))
-    source = {"spec": str(root / "all.npz"), "classes": 10, "image_size": None, "group_by": str(root / "ids.txt")}
+    table = write_persons(root / "ids.csv", [name for name in SITES for _ in range(mine[name].n)])
+    source = {"spec": str(root / "all.npz"), "classes": 10, "image_size": None, "group_by": str(table)}
     run_folder = create_run(root / "other", plan, SITES, 600, source=source)
     plant_keys(root / "other", dict.fromkeys(SITES, run_folder.private / "clients"), plan)
     simulate(root, "--resume", str(root / "other"), "--device", "cpu")

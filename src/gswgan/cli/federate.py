@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gswgan.cli.console import Json, console, print_json, table
+from gswgan.cli.reading_options import READING, Background, GroupBy, Layout, Missing, PixelRange, reading_of
 from gswgan.errors import FederationError, PlanError
 
 app = typer.Typer(
@@ -46,12 +47,14 @@ Deadline = Annotated[float, typer.Option(
 DryRun = Annotated[bool, typer.Option("--dry-run",
     help="Print the plan and how many clients it takes. Nothing is released.", rich_help_panel=_RUN)]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
-_SOURCE = ("classes", "image_size", "group_by", "min_records", "accuracy", "reference_classifier")
+_SOURCE = ("classes", "image_size", "min_records", "accuracy", "reference_classifier")
 _PLANNED = (
     "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "deadline", "budget",
     "dry_run",
 )  # fmt: skip
-_SITE = ("client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size")
+_SITE = (
+    "client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size", *READING
+)  # fmt: skip
 """Options of a command that are handed on under their names."""
 
 
@@ -66,8 +69,11 @@ def simulate(
         rich_help_panel=_DATA)] = 1.0,
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    group_by: Annotated[Path | None, typer.Option(
-        help="A file with one person id per record.", rich_help_panel=_DATA)] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
@@ -102,7 +108,7 @@ def simulate(
         hold_and_train(RunFolder(resume), device, json=json)
         return
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
-    where = {name: _absolute(given[name]) for name in _SOURCE}
+    where = {name: _absolute(given[name]) for name in _SOURCE} | reading_of(given)
     where["spec"] = data if data in NAMES else str(Path(data).absolute())
     start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device, json=json)
 
@@ -136,10 +142,10 @@ def plan(
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
     given = dict(locals())
     from gswgan.cli.federated_run import make_run
-    from gswgan.data.persons import read_persons
+    from gswgan.data.persons import read_ids
     from gswgan.plan.facts import Facts
 
-    ids = tuple(map(str, read_persons(clients)))
+    ids = read_ids(clients)
     facts = Facts(
         data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
         labelled=True, image_size=image_size, channels=channels,
@@ -166,6 +172,9 @@ def answer(
         help="The cap's relation: zeroed or replace-one. Default: the one that the trust model promises.")] = None,
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""

@@ -9,6 +9,7 @@ import typer
 
 from gswgan.cli.console import Json, console, print_json
 from gswgan.cli.progress import work_bar
+from gswgan.cli.reading_options import Background, Layout, PixelRange
 from gswgan.errors import RunError
 
 
@@ -19,6 +20,9 @@ def reference_classifier(
     split: Annotated[str, typer.Option(help="The part to learn from: train or test.")] = "train",
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -34,7 +38,10 @@ def reference_classifier(
 
     if out.exists():
         raise RunError("out", str(out), "a file that does not exist yet", "Choose another --out.")
-    public = load_data(data, split=split, classes=classes, image_size=image_size)
+    public = load_data(
+        data, split=split, classes=classes, image_size=image_size, pixel_range=pixel_range, background=background,
+        layout=layout,
+    )  # fmt: skip
     with work_bar() as (_, progress):
         found, held_out, score = train_on_public(
             public, device=pick_device(device), progress=lambda done, total: progress("step", done, total)

@@ -12,6 +12,7 @@ from typing import Any
 
 from gswgan.cli.console import console, print_json
 from gswgan.cli.plan_text import advice, describe, outlook
+from gswgan.cli.reading_options import reading_of
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
 from gswgan.critics.kernel.streaming import Workers
@@ -110,14 +111,14 @@ def _check_options(options: TrainOptions) -> None:
 
 def _where(options: TrainOptions) -> dict[str, Any]:
     """Where the data is read from, and how."""
-    data, group_by, classifier = options.data, options.group_by, options.reference_classifier
+    data, classifier = options.data, options.reference_classifier
     return {
         "spec": "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute()),
         "classes": options.classes,
         "image_size": options.image_size,
         "labels": options.labels,
         "channels": options.channels,
-        "group_by": None if group_by is None else str(group_by.absolute()),
+        **reading_of(vars(options)),
         "min_records": options.min_records,
         "accuracy": options.accuracy,
         "reference_classifier": None if classifier is None else str(classifier.absolute()),
@@ -180,9 +181,11 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
 
     facts = Facts.of(images)
-    for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
+    for name in ("records", "persons", "classes", "labelled", "image_size", "channels", "reading"):
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
+            if name == "reading":
+                found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
     if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written

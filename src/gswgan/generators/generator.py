@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -18,17 +19,18 @@ from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.optimizer_state import load_optimizer, optimizer_tensors
 from gswgan.generators.sampling import balanced_labels, latent_codes
 from gswgan.privacy import Streams
+from gswgan.ranges import BELOW_ONE, MAX_STEPS, Betas, LearningRate, Range
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """The optimizer of the generator. Any choice is post-processing and not part of the guarantee."""
 
-    learning_rate: float
-    betas: tuple[float, float] = (0.5, 0.99)
-    warm_up: int = 0
+    learning_rate: LearningRate
+    betas: Betas = (0.5, 0.99)
+    warm_up: Annotated[int, Range(0, MAX_STEPS)] = 0
     decay: bool = False
-    average: float = 0.99
+    average: Annotated[float, Range(0.0, BELOW_ONE)] = 0.99
 
 
 class Generator:
