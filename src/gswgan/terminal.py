@@ -22,7 +22,7 @@ from rich.text import Text
 from gswgan.errors import printable
 
 Move = Callable[..., None]
-"""move(done), or move(done, total, unit)."""
+"""move(done), or move(done, total, what)."""
 
 
 class PlainConsole(Console):
@@ -39,10 +39,10 @@ class _Speed(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(total: int, spent: Callable[[int], str], console: Console) -> Iterator[Move]:
-    """A bar with step, speed, time left and epsilon spent so far; yields the function that moves it.
+def terminal_bar(console: Console, total: int, unit: str, spent: Callable[[int], str]) -> Iterator[Move]:
+    """A bar with steps (or what `unit` names), speed, time left and epsilon spent so far; yields what moves it.
 
-    Moved with another unit than "step", another bar comes first, for what is done before the first step.
+    Moved with another unit, it shows another bar, for what is done before the first step or after the last.
     """
     columns = (
         TextColumn("{task.description} {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(), _Speed(),
@@ -51,9 +51,9 @@ def progress_bar(total: int, spent: Callable[[int], str], console: Console) -> I
     with Progress(*columns, console=console) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def move(done: int, of: int = total, unit: str = "step") -> None:
-            if unit not in tasks:
-                tasks[unit] = bar.add_task(unit, total=of, spent="")
-            bar.update(tasks[unit], completed=done, spent=spent(done) if unit == "step" else "")
+        def move(done: int, of: int = total, what: str = unit) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of, spent="")
+            bar.update(tasks[what], completed=done, spent=spent(done) if what == unit else "")
 
         yield move

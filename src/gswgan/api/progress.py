@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from gswgan.plan.plan import Plan
-from gswgan.terminal import Move, PlainConsole, progress_bar
+from gswgan.terminal import Move, PlainConsole, terminal_bar
 
 logger = logging.getLogger("gswgan")
 
@@ -63,7 +63,7 @@ def watch(plan: Plan, *, verbose: bool, callback: Callback | None) -> Iterator[W
             if callback is not None:
                 callback(StepDone(step=done, steps=steps, epsilon=plan.epsilon_after(done), delta=delta))
 
-        yield Watch(step=step, reading=partial(move, unit="record"), note=logger.info)
+        yield Watch(step=step, reading=partial(move, what="record"), note=logger.info)
 
 
 def open_bar(plan: Plan, verbose: bool) -> Any:
@@ -73,7 +73,7 @@ def open_bar(plan: Plan, verbose: bool) -> Any:
     if _in_notebook():
         return notebook_bar(plan.training.steps, partial(spent, plan))
     console = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    return progress_bar(plan.training.steps, partial(spent, plan), console) if console.is_terminal else None
+    return terminal_bar(console, plan.training.steps, "step", partial(spent, plan)) if console.is_terminal else None
 
 
 def spent(plan: Plan, done: int) -> str:
@@ -91,19 +91,19 @@ def notebook_bar(total: int, spent: Callable[[int], str]) -> Iterator[Move]:
     handles: dict[str, Any] = {}
     begun, shown = time.monotonic(), 0.0
 
-    def move(done: int, of: int = total, unit: str = "step") -> None:
+    def move(done: int, of: int = total, what: str = "step") -> None:
         nonlocal shown
         now = time.monotonic()
-        if unit in handles and done < of and now - shown < SECONDS_BETWEEN_UPDATES:
+        if what in handles and done < of and now - shown < SECONDS_BETWEEN_UPDATES:
             return
         shown = now
         left = f"{(now - begun) * (of - done) / done:,.0f} s left" if 0 < done < of else f"{now - begun:,.0f} s"
-        words = [f"{unit} {done:,}/{of:,}", left, *([spent(done)] if unit == "step" else [])]
+        words = [f"{what} {done:,}/{of:,}", left, *([spent(done)] if what == "step" else [])]
         bar = HTML(f'<progress value="{done}" max="{of}"></progress> {html.escape(", ".join(words))}')
-        if unit in handles:
-            handles[unit].update(bar)
+        if what in handles:
+            handles[what].update(bar)
         else:
-            handles[unit] = display(bar, display_id=True)
+            handles[what] = display(bar, display_id=True)
 
     yield move
 
@@ -119,12 +119,12 @@ def _log_steps(plan: Plan) -> Move:
     every = max(1, plan.training.steps // LOG_LINES)
     tenth = -1
 
-    def move(done: int, of: int = plan.training.steps, unit: str = "step") -> None:
+    def move(done: int, of: int = plan.training.steps, what: str = "step") -> None:
         nonlocal tenth
-        if unit == "step" and (done % every == 0 or done == of):
+        if what == "step" and (done % every == 0 or done == of):
             logger.info("step %d/%d, %s", done, of, spent(plan, done))
-        elif unit != "step" and done * 10 // max(1, of) != tenth:
+        elif what != "step" and done * 10 // max(1, of) != tenth:
             tenth = done * 10 // max(1, of)
-            logger.info("%s %d/%d", unit, done, of)
+            logger.info("%s %d/%d", what, done, of)
 
     return move

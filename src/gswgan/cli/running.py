@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gswgan.cli.console import console
-from gswgan.terminal import Move, progress_bar
+from gswgan.cli.console import console, print_json
+from gswgan.cli.progress import Move, progress_bar
 
 if TYPE_CHECKING:
     from gswgan.critics.kernel.streaming import Workers
@@ -23,7 +23,7 @@ def progress_of(plan: Plan) -> AbstractContextManager[Move]:
     """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
     from gswgan.api.progress import spent
 
-    return progress_bar(plan.training.steps, partial(spent, plan), console)
+    return progress_bar(plan.training.steps, spent=partial(spent, plan))
 
 
 def run_with_progress(
@@ -32,6 +32,8 @@ def run_with_progress(
     device: str,
     workers: Workers = 1,
     where: dict[str, Any] | None = None,
+    *,
+    json: bool = False,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
     from gswgan.api.plan_text import describe
@@ -50,12 +52,27 @@ def run_with_progress(
 
         ranks = ranks_of(plan, where)
     with progress_of(plan) as move:
-        watch = Watch(step=move, reading=partial(move, unit="record"), note=console.print)
+        watch = Watch(step=move, reading=partial(move, what="record"), note=console.print)
         ended = run_folder(folder, images, device=place, watch=watch, workers=workers, ranks=ranks)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
     console.print(outcome(folder))
+    if json:
+        print_json(run_content(folder))
+
+
+def run_content(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run has written, and its guarantee, as plain data."""
+    from gswgan.run.folder import read_json
+
+    kept = read_json(folder.model, "model.json")["labels"]
+    names = enumerate(folder.plan().facts.class_names)
+    return {
+        "run": str(folder.root), "release": str(folder.release), "samples": str(folder.samples),
+        "left_out": [name for label, name in names if label not in kept],
+        "privacy": read_json(folder.privacy, "privacy.json"),
+    }  # fmt: skip
 
 
 def show_private_score(folder: RunFolder) -> None:

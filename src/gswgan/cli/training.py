@@ -10,7 +10,7 @@ from typing import Any
 
 from gswgan.api.inputs import READING, open_source, source_of
 from gswgan.api.training import PlannedRun, check_fits, check_out, data_for, needs_data, open_stopped, plan_training
-from gswgan.cli.console import console
+from gswgan.cli.console import console, print_json
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
 from gswgan.critics.kernel.streaming import Workers
@@ -30,11 +30,11 @@ def start_training(options: TrainOptions) -> None:
     elsewhere = planning and options.device.partition(":")[0] == "cuda"
     kind = options.device if elsewhere else pick_device(options.device).type
     if options.source is not None:
-        run_with_progress(_retrain(options, options.source, kind), None, options.device)
+        run_with_progress(_retrain(options, options.source, kind), None, options.device, json=options.json)
         return
     source, folder = _source(options), None if options.resume is None else open_stopped(options.resume)
     if folder is not None and not needs_data(folder):
-        run_with_progress(folder, None, options.device)
+        run_with_progress(folder, None, options.device, json=options.json)
         return
     if folder is not None and options.data is None:
         source = folder.remembered_source()
@@ -53,7 +53,7 @@ def start_training(options: TrainOptions) -> None:
         name = planned.plan.preset if planned.plan.method == "gswgan" else planned.plan.method
         root = options.out or _free(Path("runs") / f"{_local_name(source['spec'])}-{name}")
         folder, data = planned.create(root), planned.data
-    run_with_progress(folder, data, options.device, readers, source)
+    run_with_progress(folder, data, options.device, readers, source, json=options.json)
     if options.show_private:
         show_private_score(folder)
 
@@ -123,6 +123,8 @@ def _show(options: TrainOptions, planned: PlannedRun) -> None:
         console.print(str(planned))
     elif planned.room is not None:
         console.print(f"budget:    {planned.room}")
+    if options.json and (options.dry_run or options.save_plan is not None):
+        print_json({"plan": planned.plan.to_json(), "warnings": list(planned.warnings)})
 
 
 def _retrain(options: TrainOptions, source: Path, device: str) -> RunFolder:
