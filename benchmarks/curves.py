@@ -31,9 +31,9 @@ from gswgan.generators.generator import Generator
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
-from gswgan.run.released import pick_device
 from record import record
 from train_plan import Scorer, faster
 

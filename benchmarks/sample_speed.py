@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from gswgan.generators import GeneratorSettings, build_network
-from gswgan.generators.latent import latent_codes
-from gswgan.generators.sampling import BATCH, draw_images
+from gswgan.generators.sampling import BATCH, draw_images, latent_codes
 from record import record
 
 GENERATORS = {

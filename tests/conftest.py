@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -34,8 +35,9 @@ from gswgan.run import checkpoint
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
 checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
-os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")  # of these tests, and of what they start
-atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
+if multiprocessing.parent_process() is None:  # of these tests, and of what they start
+    os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")
+    atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
 
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)

@@ -11,7 +11,7 @@ import gswgan
 from conftest import tiny_images
 from gswgan import GSWGAN
 from gswgan.errors import DataError, GswganError, PlanError, RunError
-from gswgan.run.released import pick_device
+from gswgan.plan.settings import pick_device
 
 
 @pytest.fixture(scope="module")

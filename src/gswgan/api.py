@@ -17,12 +17,13 @@ from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import make_folder, read_file, write_durably
 from gswgan.run.folder import RunFolder, find_release, read_json
 from gswgan.run.loop import run
 from gswgan.run.publish import cost_from_statement
-from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model, pick_device
+from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model
 from gswgan.run.temporary import temporary_folder
 
 

@@ -129,5 +129,5 @@ def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path
 @flower
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
-    run = _simulated(tmp_path, "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust)
-    assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 20
+    run = _simulated(tmp_path, "--clients", "6", "--epsilon", "300", "--steps", "2", "--trust", trust)
+    assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 6

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gswgan.generators import GeneratorSettings, build_network
-from gswgan.generators.latent import latent_codes
-from gswgan.generators.sampling import CPU_BATCH, draw_images
+from gswgan.generators.sampling import CPU_BATCH, draw_images, latent_codes
 
 WAIT = 60
 

@@ -4,8 +4,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import tiny_images, tiny_plan
+from gswgan.cli.main import app
 from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
@@ -23,6 +24,7 @@ from gswgan.errors import PlanError, PrivacyError
 from gswgan.methods import make_plan, plan_from_table, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from processes import Child
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -255,24 +257,24 @@ def test_steps_of_the_ensemble_cannot_differ_from_what_is_accounted_for() -> Non
         dataclasses.replace(plan, training=dataclasses.replace(plan.training, batch_size=1000))
 
 
+def call_without_dp_accounting(arguments: list[str]) -> None:
+    assert "dp_accounting" not in sys.modules, "it was imported with the package"
+    sys.modules["dp_accounting"] = None
+    find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "dp_accounting" else find(name, *rest)
+    app(arguments, standalone_mode=False)
+
+
 def test_a_saved_plan_runs_without_dp_accounting(tmp_path: Path) -> None:
     data = tiny_images()
     tiny_plan(data).save(tmp_path / "plan.json")
     np.savez(tmp_path / "data.npz", images=data.images[:, 0], labels=data.labels)
-    script = f"""
-import sys
-sys.modules["dp_accounting"] = None
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "dp_accounting" else find(name, *rest)
-from gswgan.cli.main import app
-app(["train", "--plan", r"{tmp_path}/plan.json", "--data", r"{tmp_path}/data.npz", "--classes", "3",
-     "--out", r"{tmp_path}/run", "--device", "cpu"], standalone_mode=False)
-"""
     plan = read_plan(tmp_path / "plan.json")
     facts = dataclasses.replace(plan.facts, data="data", class_names=("0", "1", "2"))
     dataclasses.replace(plan, facts=facts).save(tmp_path / "plan.json")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    command = ["train", "--plan", tmp_path / "plan.json", "--data", tmp_path / "data.npz", "--classes", 3]
+    command += ["--out", tmp_path / "run", "--device", "cpu"]
+    done = Child(call_without_dp_accounting, [str(word) for word in command]).wait()
     assert done.returncode == 0, done.stderr
     statement = json.loads((tmp_path / "run/release/privacy.json").read_text())
     assert statement["epsilon"] == plan.guarantee.epsilon

@@ -20,7 +20,7 @@ from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
 from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae, make_plan
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.release.verify import verify

@@ -52,7 +52,7 @@ def benchmark(
     from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
     from gswgan.cli.running import limit_threads
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     parsed = parse_options(methods, epsilon, seeds, classifiers)
     sets = load_sets(data or ["digits"], test_data, classes)

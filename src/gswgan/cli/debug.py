@@ -72,7 +72,7 @@ def _check_places(out: Path | None, save_plan: Path | None) -> None:
 
 def _kind(device: str, save_plan: Path | None) -> str:
     """For which kind of device is planned; a plan that is saved may be for another machine."""
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     return device if save_plan is not None and device != "auto" else pick_device(device).type
 
@@ -96,8 +96,8 @@ def _plan(facts: Facts, device: str, method: str, preset: str | None = None, **o
 def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: int, device: str) -> None:
     """Train both generators on data with the bug, and show what they draw."""
     from gswgan.evaluation.debugging import GROUPS, with_bug
+    from gswgan.plan.settings import pick_device
     from gswgan.report.debugging import write_page
-    from gswgan.run.released import pick_device
 
     faulty, place = with_bug(images, seed=seed), pick_device(device)
     rule = _suspicion_rule(out, public, place)

@@ -21,10 +21,10 @@ from gswgan.federated.statement import advice
 from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
+from gswgan.plan.settings import pick_device
 from gswgan.report.explain import outcome_to_each
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
-from gswgan.run.released import pick_device
 
 if TYPE_CHECKING:
     import torch

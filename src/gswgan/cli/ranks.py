@@ -11,9 +11,9 @@ from typing import Any
 from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
 from gswgan.errors import PlanError
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
-from gswgan.run.released import pick_device
 
 
 def run_in_ranks(app: Callable[[], object]) -> None:

@@ -28,7 +28,7 @@ def reference_classifier(
     """
     from gswgan.data import load_data
     from gswgan.evaluation.reference_classifier import train_on_public
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     if out.exists():
         raise RunError("out", str(out), "a file that does not exist yet", "Choose another --out.")

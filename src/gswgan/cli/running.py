@@ -50,9 +50,9 @@ def run_with_progress(
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
     from gswgan.cli.plan_text import describe
+    from gswgan.plan.settings import pick_device
     from gswgan.report.explain import outcome
     from gswgan.run.loop import run
-    from gswgan.run.released import pick_device
 
     plan, place = folder.plan(), pick_device(device)
     limit_threads(plan.facts.image_size, place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from gswgan.cli.console import console
 from gswgan.cli.plan_text import advice, describe, outlook
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
-from gswgan.critics.kernel.streaming import check_workers
+from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
 from gswgan.data.sources import NAMES
@@ -23,10 +24,10 @@ from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.publish import check_stated
-from gswgan.run.released import pick_device
 from gswgan.run.retrain import retrain
 
 
@@ -67,6 +68,19 @@ def start_training(options: TrainOptions) -> None:
     run_with_progress(folder, images, options.device, readers, where)
     if options.show_private:
         show_private_score(folder)
+
+
+def check_workers(given: str | None) -> Workers:
+    """Return the workers that were asked for; without a request, one process per core."""
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
+        return given
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
+        return int(given)
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
 
 
 def _check_options(options: TrainOptions) -> None:

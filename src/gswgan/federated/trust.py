@@ -22,15 +22,16 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.errors import PlanError
 from gswgan.methods import make_plan
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Federation
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_whole, default_delta
+from gswgan.plan.settings import check_delta, check_whole, default_delta
 from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours, gaussian_of
+from gswgan.ranges import MAX_STEPS
 from gswgan.run.publish import TOLERANCE
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]

@@ -1,4 +1,4 @@
-"""Images from a trained network as 8-bit arrays, and pictures of them."""
+"""Latent codes and labels, images from a trained network as 8-bit arrays, and pictures of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gswgan.generators import GeneratorSettings
-from gswgan.generators.latent import latent_codes
+from gswgan.generators import GeneratorSettings, LatentKind
 
 BATCH = 500
 CPU_BATCH = 32
@@ -28,6 +27,23 @@ LARGEST_SIDE = 72
 
 PIXELS_AT = 41
 """The offset of the pixels in a PNG by `png_bytes`: after the signature, the header and the name of their chunk."""
+
+
+def latent_codes(count: int, dim: int, kind: LatentKind, rng: np.random.Generator) -> Tensor:
+    """Draw z ~ P_z: standard normal, or Bernoulli(0.5) as in the published code."""
+    if kind == "normal":
+        return torch.from_numpy(rng.standard_normal((count, dim), dtype=np.float32))
+    return torch.from_numpy(rng.integers(0, 2, (count, dim)).astype(np.float32))
+
+
+def balanced_labels(count: int, classes: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Draw labels with a uniform prior, as evenly spread as `count` allows, in random order.
+
+    Every class that occurs does so at least twice (the kernel's distance needs pairs): with too many classes
+    for one batch, a random subset of them is taken.
+    """
+    chosen = rng.permutation(classes)[: max(1, count // 2)]
+    return torch.from_numpy(rng.permutation(np.resize(chosen, count)).astype(np.int64))
 
 
 def draw_images(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from gswgan.critics import Critic
@@ -28,7 +25,8 @@ from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian
 from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
 
-PRESETS = ("kernel", "refined", "ensemble", "ensemble-alone", "paper", "paper-federated")
+FOR_CLIENTS = "paper-federated"
+"""The preset that only clients can run: the paper's Algorithm 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ def describe_ensemble(settings: EnsembleSettings, draft: Draft) -> str:
 
 def check_ensemble(plan: Plan, *, start: int) -> None:
     """After `start` steps, each step releases one batch of all critics, each of which has a unit of its own."""
-    if load_preset(plan.preset).get("federated") and (plan.guarantee is None or plan.guarantee.observer != "server"):
+    if plan.preset == FOR_CLIENTS and (plan.guarantee is None or plan.guarantee.observer != "server"):
         raise PlanError(
             "preset", plan.preset, "a centralized preset",
             f"This one is for clients: `gswgan federate simulate --preset {plan.preset}`.",
@@ -116,18 +114,6 @@ def check_critics(facts: Facts, critics: int) -> None:
             "critics", critics, f"a whole number from 1 to {units}, the number of {what}s",
             f"Each critic needs a {what} of its own: pass fewer --critics.",
         )  # fmt: skip
-
-
-@cache
-def _read_preset(name: str) -> str:
-    return (resources.files("gswgan.methods.presets") / f"{name}.toml").read_text()
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    """A preset as plain data; it is part of the installed package."""
-    if name not in PRESETS:
-        raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
-    return tomllib.loads(_read_preset(name))
 
 
 def ensemble_privacy(table: Mapping[str, Any], request: PlanRequest, noise: float) -> PrivacySettings:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,7 @@ from gswgan.plan.context import RunContext
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.ranges import Betas, LearningRate, NoiseMultiplier, Range, TeacherCount, Updates, Width
 
 FAKE, REAL = 0, 1
 
@@ -54,17 +55,17 @@ VANISHED = 0.01
 class PateGanSettings(CriticSettings):
     """Teachers, student and noise. `scale`, `batch_size` and the updates are what the guarantee depends on."""
 
-    teachers: int  # k
-    scale: float  # of the Laplace noise on a count, in votes: 1 / lambda
-    batch_size: int = 64  # n: records and fakes a teacher's update, labelled fakes a student's
-    teacher_updates: int = 5  # n_T
-    student_updates: int = 5  # n_S
-    generator_updates: int = 1  # steps of the generator for each round of the above
-    teacher_width: int = 16
-    student_width: int = 16
-    gain: float = 1.0  # of the initial weights, uniform within gain / sqrt(inputs)
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.5, 0.999)
+    teachers: TeacherCount  # k
+    scale: NoiseMultiplier  # of the Laplace noise on a count, in votes: 1 / lambda
+    batch_size: Annotated[int, Range(2, 2**20)] = 64  # n: records and fakes per update of a teacher or the student
+    teacher_updates: Updates = 5  # n_T
+    student_updates: Updates = 5  # n_S
+    generator_updates: Updates = 1  # steps of the generator for each round of the above
+    teacher_width: Width = 16
+    student_width: Width = 16
+    gain: Annotated[float, Range(1e-6, 1e6)] = 1.0  # of the initial weights, uniform within gain / sqrt(inputs)
+    learning_rate: LearningRate = 1e-4
+    betas: Betas = (0.5, 0.999)
 
     def __post_init__(self) -> None:
         if min(self.teacher_updates, self.student_updates, self.generator_updates) < 1:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError
 from gswgan.plan.settings import check_ranges
+from gswgan.ranges import Range
 
 MAX_NAMED = 20
 """Classes that a text names."""
@@ -17,13 +19,13 @@ class Facts:
     """What is public about the data before anything is released."""
 
     data: str
-    records: int
-    persons: int | None
-    classes: int
+    records: Annotated[int, Range(1, 2**40)]
+    persons: Annotated[int | None, Range(1, 2**40)]
+    classes: Annotated[int, Range(1, 10_000)]
     class_names: tuple[str, ...]
     labelled: bool
-    image_size: int
-    channels: int
+    image_size: Annotated[int, Range(8, 64)]
+    channels: Annotated[int, Range(1, 3)]
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -11,9 +11,10 @@ from gswgan.errors import PlanError
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
+from gswgan.plan.settings import check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
 from gswgan.privacy.events import check_neighbours, sampling_of, tally, unsampled
+from gswgan.ranges import MAX_STEPS
 
 EPSILON = 10.0
 """Where nothing else is asked for."""

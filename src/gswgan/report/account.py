@@ -9,14 +9,15 @@ from typing import Any
 
 from gswgan.errors import PrivacyError
 from gswgan.methods import make_draft
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta, to_plain
+from gswgan.plan.settings import check_delta, check_epsilon, check_whole, default_delta, to_plain
 from gswgan.privacy import Accountant, DrawnOne, Event, Gaussian, Repeated, Sampled
 from gswgan.privacy.calibration import calibrate
 from gswgan.privacy.events import check_neighbours, describe_event
+from gswgan.ranges import MAX_STEPS
 from gswgan.report.release import check_stated_cost
 from gswgan.run.folder import find_release, read_json
 from gswgan.run.publish import cost_of_ledger, privacy_statement

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.methods import read_plan
 from gswgan.plan.facts import MAX_NAMED
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import check_whole
+from gswgan.plan.settings import check_whole, pick_device
 from gswgan.privacy.storage import check_file
 from gswgan.run.folder import RunFolder, find_release, read_json
 
@@ -141,15 +140,3 @@ def load_model(folder: RunFolder, device: torch.device) -> ReleasedModel:
 def load(folder: str | Path, *, device: str | None = None) -> ReleasedModel:
     """A trained model from a run folder or from its release alone."""
     return load_model(find_release(Path(folder)), pick_device(device))
-
-
-def pick_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one, or the CPU."""
-    if name is None or name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:\d{1,3})?", name) is None:
-        raise PlanError("device", short(name), "cpu, cuda, cuda:N or auto", "Leave --device out to let it be chosen.")
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name != "cpu" and int(name.partition(":")[2] or 0) >= here:
-        raise PlanError("device", name, f"a CUDA device of this machine, which has {here}", "Use --device cpu or auto.")
-    return torch.device(name)
