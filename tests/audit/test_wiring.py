@@ -20,7 +20,7 @@ from gswgan.privacy import GaussianMechanism, Ledger, Sampled, VoteMechanism
 from gswgan.privacy.participation import draw_participants
 
 STEPS = {"ensemble": 2000, "ensemble-alone": 2000, "paper": 800, "refined": 800}
-"""By preset of gswgan; 160 for the others. A changed record that takes part in a tenth of the steps needs more of them."""
+"""By preset of gswgan; 160 for the others. A record that takes part in a tenth of the steps needs more of them."""
 CASES = [
     ("gswgan", "ensemble"), ("gswgan", "ensemble-alone"), ("gswgan", "paper"), ("gswgan", "refined"),
     ("dp-sgd-gan", "revisited"),
