@@ -409,7 +409,7 @@ def test_a_method_from_the_command_line(tmp_path: Path, monkeypatch) -> None:
 
 def test_accounting_for_a_method() -> None:
     call = ["privacy", "account", "--method", "dp-sgd-gan", "--preset", "dp-cgan", "--json"]
-    content = json.loads(CliRunner().invoke(app, call).output)
+    content = json.loads(CliRunner().invoke(app, call).stdout)
     assert content["epsilon"] == pytest.approx(7.93, abs=0.005)
     assert (content["delta"], content["neighbours"], content["sampling"]) == (1e-5, "replace-one", "poisson")
     assert "30000 x Gaussian" in content["planned"][0]

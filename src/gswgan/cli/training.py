@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gswgan.cli.console import console
+from gswgan.cli.console import console, print_json
 from gswgan.cli.plan_text import advice, describe, outlook
+from gswgan.cli.reading_options import reading_of
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
 from gswgan.critics.kernel.streaming import Workers
@@ -41,7 +42,7 @@ def start_training(options: TrainOptions) -> None:
     elsewhere = planning and options.device.partition(":")[0] == "cuda"
     kind = options.device if elsewhere else pick_device(options.device).type
     if options.source is not None:
-        run_with_progress(_retrain(options, options.source, kind), None, options.device)
+        run_with_progress(_retrain(options, options.source, kind), None, options.device, json=options.json)
         return
     where, folder = _where(options), None
     if options.resume is not None:
@@ -50,7 +51,7 @@ def start_training(options: TrainOptions) -> None:
             expected = "the folder of a run that was stopped"
             raise RunError("resume", str(options.resume), expected, "Check the path (--resume).")
         if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
-            run_with_progress(folder, None, options.device)
+            run_with_progress(folder, None, options.device, json=options.json)
             return
         where = folder.remembered_source() if options.data is None else where
     images = real_data.open_data(**where)
@@ -65,7 +66,7 @@ def start_training(options: TrainOptions) -> None:
         name = plan.preset if plan.method == "gswgan" else plan.method
         root = options.out or _free(Path("runs") / f"{_local_name(where['spec'])}-{name}")
         folder = _create(root, plan, where, options.budget)
-    run_with_progress(folder, images, options.device, readers, where)
+    run_with_progress(folder, images, options.device, readers, where, json=options.json)
     if options.show_private:
         show_private_score(folder)
 
@@ -110,14 +111,14 @@ def _check_options(options: TrainOptions) -> None:
 
 def _where(options: TrainOptions) -> dict[str, Any]:
     """Where the data is read from, and how."""
-    data, group_by, classifier = options.data, options.group_by, options.reference_classifier
+    data, classifier = options.data, options.reference_classifier
     return {
         "spec": "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute()),
         "classes": options.classes,
         "image_size": options.image_size,
         "labels": options.labels,
         "channels": options.channels,
-        "group_by": None if group_by is None else str(group_by.absolute()),
+        **reading_of(vars(options)),
         "min_records": options.min_records,
         "accuracy": options.accuracy,
         "reference_classifier": None if classifier is None else str(classifier.absolute()),
@@ -139,7 +140,8 @@ def _show(options: TrainOptions, plan: Plan, images: ImageData | ImageStream) ->
     """Check a new plan, warn, and print or save it as asked for."""
     check_large_delta(plan, allowed=options.allow_large_delta)
     check_stated(plan)
-    for warning in plan_warnings(plan, images):
+    warnings = plan_warnings(plan, images)
+    for warning in warnings:
         print(f"warning: {printable(warning)}", file=sys.stderr)
     if options.budget is not None:
         console.print(f"budget:      {Budget(options.budget).check(plan)}")
@@ -151,6 +153,8 @@ def _show(options: TrainOptions, plan: Plan, images: ImageData | ImageStream) ->
         if plan.method == "gswgan":
             console.print(outlook(plan))
             console.print(advice(plan))
+    if options.json and (options.dry_run or options.save_plan is not None):
+        print_json({"plan": plan.to_json(), "warnings": list(warnings)})
 
 
 def _check_out(out: Path, *, given: bool) -> None:
@@ -177,9 +181,11 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
 
     facts = Facts.of(images)
-    for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
+    for name in ("records", "persons", "classes", "labelled", "image_size", "channels", "reading"):
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
+            if name == "reading":
+                found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
     if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
