@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +58,12 @@ def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) 
     for index, label in enumerate(labels):
         images[index, label :: classes + 1] += 180
     return make_image_data(images.astype(np.uint8), labels, classes=classes, name="stripes")
+
+
+def write_persons(path: Path, ids: Iterable[object], key: str = "index") -> Path:
+    """A table for `group_by` of records in their order."""
+    path.write_text("".join([f"{key},person\n", *(f"{place},{person}\n" for place, person in enumerate(ids))]))
+    return path
 
 
 def changed_in_one_record(data: ImageData, index: int) -> ImageData:

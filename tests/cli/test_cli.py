@@ -9,26 +9,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from PIL import Image
 from typer.testing import CliRunner
 
-from conftest import tiny_images
+from conftest import tiny_images, write_persons
 from gswgan.cli.main import app
 from gswgan.errors import GswganError, RunError
 
 runner = CliRunner()
 
 
-def call(*arguments: object) -> str:
+def invoke(*arguments: object) -> Result:
     result = runner.invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output
-    return result.output
+    return result
+
+
+def call(*arguments: object) -> str:
+    return invoke(*arguments).output
 
 
 def call_json(*arguments: object) -> dict:
-    return json.loads(call(*arguments, "--json"))
+    return json.loads(invoke(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +227,7 @@ def test_show_private_is_marked(tmp_path: Path) -> None:
 
 
 def test_unlabelled_and_by_person(npz: Path, tmp_path: Path) -> None:
-    persons = tmp_path / "persons.npy"
-    np.save(persons, np.arange(96) // 2)
+    persons = write_persons(tmp_path / "persons.csv", np.arange(96) // 2)
     common = ("train", "--data", npz, "--steps", 5, "--device", "cpu")
     text = call(*common, "--no-labels", "--out", tmp_path / "one")
     assert "1 classes" in text

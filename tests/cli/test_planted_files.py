@@ -66,11 +66,11 @@ def test_no_plan_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    for name in ("data.npz", "persons.txt", "public.st"):
+    for name in ("data.npz", "persons.csv", "public.st"):
         plant(tmp_path / name, kind)
     for given in (
         ("--data", tmp_path / "data.npz"),
-        ("--data", "digits", "--group-by", tmp_path / "persons.txt"),
+        ("--data", "digits", "--group-by", tmp_path / "persons.csv"),
         (
             "--data",
             "mnist-writers",

@@ -12,6 +12,7 @@ from critic_rounds import critic_plan
 from in_children import CLIENT_DEATHS, client_of_mode, kill_clients, reply_of
 from rounds import make_clients, people, read_log, small_plan, why_refused
 
+from conftest import write_persons
 from gswgan.critics.kernel.embedding import _person_blocks
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
@@ -207,8 +208,8 @@ def test_a_simulation_chooses_its_clients_as_the_centralized_trainer_does(tmp_pa
     rows = DATA.persons != 3
     rows[np.flatnonzero(DATA.persons == 3)[:2]] = True  # person 03 has two records, all others seven
     np.savez(tmp_path / "all.npz", images=DATA.images[rows, 0], labels=DATA.labels[rows])
-    (tmp_path / "ids.txt").write_text("\n".join(DATA.person_ids[person] for person in DATA.persons[rows]))
-    where = {"spec": str(tmp_path / "all.npz"), "classes": 3, "group_by": str(tmp_path / "ids.txt"), "min_records": 3}
+    table = write_persons(tmp_path / "ids.csv", [DATA.person_ids[person] for person in DATA.persons[rows]])
+    where = {"spec": str(tmp_path / "all.npz"), "classes": 3, "group_by": str(table), "min_records": 3}
     parts = dict(clients(split_data(where)))
     assert [name for name, mine in parts.items() if mine.n == 0] == ["person 03"]
     assert list(parts) == list(DATA.person_ids)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import tiny_images, tiny_plan
-from gswgan.cli.plan_text import describe
+from gswgan.api.plan_text import describe
 from gswgan.errors import PlanError
 from gswgan.methods import plan_from_table, read_plan
 

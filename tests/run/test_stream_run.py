@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conftest import tiny_baseline, tiny_images, tiny_plan
+from conftest import tiny_baseline, tiny_images, tiny_plan, write_persons
 from gswgan.cli.main import app
 from gswgan.critics.kernel import streaming
 from gswgan.data import ImageStream, load_data, open_stream, stream
@@ -210,7 +210,6 @@ def test_other_methods_and_persons_take_the_folder_into_memory(tmp_path: Path) -
     call(
         "train", "--data", folder, "--preset", "ensemble", "--critics", 6, "--steps", 2, "--out", tmp_path / "ensemble"
     )
-    ids = tmp_path / "ids.txt"
-    ids.write_text("".join(f"{index // 2}\n" for index in range(120)))
+    ids = write_persons(tmp_path / "ids.csv", [index // 2 for index in range(120)])
     call("train", "--data", folder, "--group-by", ids, "--steps", 2, "--out", tmp_path / "persons")
     assert RunFolder(tmp_path / "persons").plan().facts.persons == 60

@@ -16,7 +16,11 @@ class TrainOptions:
     channels: int | None
     labels: bool
     name: str | None
-    group_by: Path | None
+    pixel_range: str | None
+    background: str | None
+    layout: str | None
+    group_by: str | None
+    missing: str | None
     min_records: int | None
     accuracy: str | None
     reference_classifier: Path | None
@@ -40,3 +44,4 @@ class TrainOptions:
     source: Path | None
     insecure_reproducible: bool
     show_private: bool
+    json: bool

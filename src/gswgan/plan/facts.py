@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from gswgan.data import ImageData, ImageStream
+from gswgan.data import ImageData, ImageStream, Reading
+from gswgan.data.read_options import AS_IT_IS
 from gswgan.errors import PlanError
-from gswgan.plan.settings import check_ranges
+from gswgan.plan.settings import OMIT_DEFAULT, check_ranges
 from gswgan.ranges import Range
 
 MAX_NAMED = 20
@@ -26,6 +27,7 @@ class Facts:
     labelled: bool
     image_size: Annotated[int, Range(8, 64)]
     channels: Annotated[int, Range(1, 3)]
+    reading: Reading = field(default=AS_IT_IS, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -49,6 +51,7 @@ class Facts:
             labelled=data.labelled,
             image_size=data.image_size,
             channels=data.channels,
+            reading=data.reading,
         )
 
     @property

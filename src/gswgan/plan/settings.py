@@ -28,6 +28,9 @@ MAX_EPSILON = 10_000.0
 MIN_DELTA = 1e-12
 """Below it the rounding of the accountants would be larger than delta itself."""
 
+OMIT_DEFAULT = {"omit_default": True}
+"""Metadata of a field that plain data does not have where it is the default: it is younger than some saved plans."""
+
 _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by hand."
 
 
@@ -109,7 +112,9 @@ def to_plain(value: Any, hint: Any = None) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = get_type_hints(type(value))
         return {
-            field.name: to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
+            field.name: to_plain(getattr(value, field.name), hints[field.name])
+            for field in dataclasses.fields(value)
+            if not (field.metadata == OMIT_DEFAULT and getattr(value, field.name) == field.default)
         }
     if isinstance(value, (tuple, list)):
         inside = [kind for kind in get_args(hint) if kind is not Ellipsis] or [None]

@@ -21,6 +21,7 @@ def describe(plan: Plan) -> str:
         f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
+        *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]
