@@ -22,8 +22,8 @@ COUNT, STEPS, BATCH = 12, 3, 4
 RECORD = 17
 
 
-def play(critic: Any, generator: Generator, steps: int = STEPS, **options: Any) -> None:
-    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=BATCH))
+def play(critic: Any, generator: Generator, steps: int = STEPS, *, batch_size: int = BATCH, **options: Any) -> None:
+    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=batch_size))
     train(plan, critic, generator, **options)
 
 

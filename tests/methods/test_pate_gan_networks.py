@@ -105,7 +105,7 @@ def test_a_generator_follows_what_the_votes_reward(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
     generator = tiny_generator(40, learning_rate=1e-2)
     before = float(generator.fakes(60, "test")[0].mean())
-    play(critic, generator, steps=40)
+    play(critic, generator, steps=40, batch_size=8)
     assert float(generator.fakes(60, "test")[0].mean()) > before + 0.1
 
 
@@ -116,7 +116,7 @@ def test_a_stall_is_logged(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(critic.teachers, "votes", lambda fake, labels: unanimous)
     monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
     generator, log = tiny_generator(40, learning_rate=1e-5), []
-    play(critic, generator, 40, after_step=lambda done: log.append(critic.metrics()) or False)
+    play(critic, generator, 40, batch_size=8, after_step=lambda done: log.append(critic.metrics()) or False)
     norms = [row["gradient_norm"] for row in log]
     at = log[-1]["vanished_at"]
     assert at is not None
