@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -19,16 +20,20 @@ from gswgan.errors import GswganError, RunError
 runner = CliRunner()
 
 
-def call(*arguments: object) -> str:
+def invoke(*arguments: object) -> Result:
     result = runner.invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output
-    return result.output
+    return result
+
+
+def call(*arguments: object) -> str:
+    return invoke(*arguments).output
 
 
 def call_json(*arguments: object) -> dict:
-    return json.loads(call(*arguments, "--json"))
+    return json.loads(invoke(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,12 @@ def call(*arguments: object) -> str:
     return result.output
 
 
+def ask(*arguments: object) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["federate", *map(str, arguments), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
 def plant_keys(run: Path, homes: dict[str, Path], plan: Plan) -> None:
     """The keys of the server and of every site, made before they would make their own: a round can be held twice."""
 
@@ -173,6 +179,14 @@ def test_a_site_that_is_missing_is_waited_for_or_counts_as_zero(tmp_path: Path):
     assert "answers:   2 of 3" in shown
     assert RunFolder(out).is_finished
     assert "also:" in call("combine", out, folder, "--device", "cpu")  # once more: nothing is released again
+    found = ask("combine", out, folder, "--device", "cpu")
+    assert (found["run"], found["privacy"]["unit"]) == (str(out), "person")
+    again = tmp_path / "again.safetensors"
+    answer = ask(
+        "answer", out / "plan.json", "--site", site(tmp_path, "north", "trusted-aggregator"), "--out", again
+    )  # fmt: skip
+    assert (answer["answer"], answer["answers"]) == (str(again), 1)
+    assert 0 < answer["spent_epsilon"] <= answer["cap_epsilon"] == 1000
 
 
 def test_a_site_answers_within_its_cap_and_the_same_again(tmp_path: Path):

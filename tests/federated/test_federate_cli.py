@@ -35,6 +35,13 @@ def test_status_shows_each_client_against_its_cap(tmp_path: Path):
     one = make_clients(held.folder.private / "clients", data, plan)[data.person_ids[3]].home
     assert data.person_ids[3] in (shown := call("status", one))
     assert data.person_ids[4] not in shown
+    result = CliRunner().invoke(app, ["federate", "status", str(tmp_path / "run"), "--json"])
+    found = json.loads(result.stdout)["clients"]
+    assert [row["client"] for row in found] == sorted(data.person_ids)
+    assert {row["spent_epsilon"] <= row["cap_epsilon"] for row in found} == {True}
+    assert {(row["answers"], row["delta"], row["neighbours"]) for row in found} == {
+        (1, plan.guarantee.delta, plan.guarantee.neighbours)
+    }
     with pytest.raises(GswganError, match="keeps its state"):
         call("status", tmp_path / "nothing")
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console, errors, needs_extra, print_json, work_bar
+from gswgan.cli.console import Json, console, needs_extra, print_json
+from gswgan.cli.progress import work_bar
 
 _DATA, _WHAT = "Data", "What to compare"
 
@@ -40,7 +41,7 @@ def benchmark(
     inception_weights: Annotated[Path | None, typer.Option(
         help="The 2015 Inception for FID, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable on stdout; the rest goes to stderr.")] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Compare methods: `gswgan benchmark --data digits --methods all --epsilon 1,3,10 --seeds 1,2,3 --out FOLDER`.
 
@@ -49,15 +50,15 @@ def benchmark(
     moment, the same command continues; a run that fails does not stop the others, and is tried again next time.
     """
     needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
+    from gswgan.api.training import few_threads
     from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
-    from gswgan.cli.running import limit_threads
     from gswgan.plan.settings import pick_device
 
     parsed = parse_options(methods, epsilon, seeds, classifiers)
     sets = load_sets(data or ["digits"], test_data, classes)
-    limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
-    with work_bar() as (note, progress):
+    side = max(train.image_size for train, _ in sets)
+    with few_threads(side, pick_device(device)), work_bar() as (note, progress):
         found = compare(
             sets, out=out, note=note, progress=progress, samples=samples, fid=fid, device=device,
             inception_weights=inception_weights, **parsed,
@@ -66,10 +67,9 @@ def benchmark(
 
 
 def _show(found: dict[str, Any], out: Path, json: bool) -> None:
-    shown = errors if json else console
-    shown.print((out / "benchmark.md").read_text())
+    console.print((out / "benchmark.md").read_text())
     for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
-        shown.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
+        console.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
     if json:
         print_json(found)
     if found["failed"]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from gswgan.cli.console import console, errors, print_json, work_bar
+from gswgan.cli.console import Json, console, errors, print_json, table
+from gswgan.cli.progress import work_bar
 from gswgan.cli.reading_options import READING, Background, Layout, PixelRange
 
 _REAL, _WHAT = "The real data", "What to measure"
@@ -48,7 +48,7 @@ def evaluate(
     inception_weights: Annotated[Path | None, typer.Option(
         help="The 2015 Inception for fid, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable on stdout; the table goes to stderr.")] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Measure a synthetic set as the paper does: `gswgan evaluate RUN --classifiers fast`.
 
@@ -65,20 +65,16 @@ def evaluate(
     draw, setup, results = inputs.setup(request, samples)
     errors.print("\n".join(inputs.notes), end="\n" * bool(inputs.notes))
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
-        summary = measure(draw, setup, results, note=note, progress=progress)
-    _show(summary | {"seeds": list(request.seeds), "notes": inputs.notes}, results.path, json)
-
-
-def _show(summary: dict[str, Any], kept: Path | None, json: bool) -> None:
-    (errors if json else console).print(_table(summary))
+        summary = measure(draw, setup, results, note=note, progress=progress) | inputs.about(request)
+    console.print(_table(summary))
+    if results.path is not None:
+        console.print(f"PRIVATE, not for release: {results.path}")
     if json:
         print_json(summary)
-    elif kept is not None:
-        console.print(f"PRIVATE, not for release: {kept}")
 
 
-def _table(summary: dict[str, Any]) -> Table:
-    table = Table("PRIVATE", "synthetic", "real", "calibrated", title_justify="left")
+def _table(summary: dict[str, Any]) -> str:
+    shown = []
     rows = {name: summary[name] for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
     rows |= summary["classifiers"] | {"average accuracy": summary["average_accuracy"]}
     for group in ("nearest", "membership"):
@@ -89,5 +85,5 @@ def _table(summary: dict[str, Any]) -> Table:
             real = f"{entry['real']:.3f}" if entry.get("real") is not None else ""
             real = f"{entry['chance']} by chance" if "chance" in entry else real
             calibrated = f"{entry['calibrated']:.1%}" if entry.get("calibrated") is not None else ""
-            table.add_row(name.replace("_", " "), f"{entry['mean']:.3f}{spread}", real, calibrated)
-    return table
+            shown.append((name.replace("_", " "), f"{entry['mean']:.3f}{spread}", real, calibrated))
+    return table(("PRIVATE", "synthetic", "real", "calibrated"), shown)

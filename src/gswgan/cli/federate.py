@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from gswgan.cli.console import console
+from gswgan.cli.console import Json, console, print_json, table
 from gswgan.cli.reading_options import READING, Background, GroupBy, Layout, Missing, PixelRange, reading_of
 from gswgan.errors import FederationError, PlanError
 
@@ -95,6 +94,7 @@ def simulate(
     device: Device = "auto",
     dry_run: DryRun = False,
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     given = dict(locals())
@@ -105,12 +105,12 @@ def simulate(
     if resume is not None:
         if budget is not None:
             raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
-        hold_and_train(RunFolder(resume), device)
+        hold_and_train(RunFolder(resume), device, json=json)
         return
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
     where = {name: _absolute(given[name]) for name in _SOURCE} | reading_of(given)
     where["spec"] = data if data in NAMES else str(Path(data).absolute())
-    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device)
+    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device, json=json)
 
 
 @app.command()
@@ -137,6 +137,7 @@ def plan(
         help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
         rich_help_panel=_RUN)] = False,
     dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
     given = dict(locals())
@@ -149,7 +150,9 @@ def plan(
         data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
         labelled=True, image_size=image_size, channels=channels,
     )  # fmt: skip
-    make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+    made = make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+    if json:
+        print_json(made)
 
 
 @app.command()
@@ -172,23 +175,17 @@ def answer(
     pixel_range: PixelRange = None,
     background: Background = None,
     layout: Layout = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""
     given = dict(locals())
-    from gswgan.cli.federated_run import show
-    from gswgan.federated.by_files import read_plan, write_answer
-    from gswgan.federated.memory import Memory
-    from gswgan.federated.site import check_site, client_of, read_file
-    from gswgan.federated.statement import who_learns_what
+    from gswgan.cli.federated_run import answer_plan
+    from gswgan.federated.site import check_site, read_file
 
     named = {name.replace("_", "-"): _absolute(given[name]) for name in _SITE if given[name] is not None}
-    config, asked = check_site({**({} if site is None else read_file(site)), **named}), read_plan(plan)
-    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
-    show(asked)
-    for line in who_learns_what(asked, Memory.read(me.home)):
-        console.print(line)
-    write_answer(out, me, asked)
-    console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
+    found = answer_plan(plan, out, check_site({**({} if site is None else read_file(site)), **named}))
+    if json:
+        print_json(found)
 
 
 @app.command()
@@ -214,12 +211,13 @@ def combine(
     close: Annotated[bool, typer.Option(
         "--close", help="End the round although sites are missing: they count as zero.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Json = False,
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
     from gswgan.cli.federated_run import combine_answers
     from gswgan.run.folder import RunFolder
 
-    combine_answers(RunFolder(run), answers, close=close, device=device)
+    combine_answers(RunFolder(run), answers, close=close, device=device, json=json)
 
 
 @app.command(name="app")
@@ -232,20 +230,22 @@ def app_folder() -> None:
 def status(
     state: Annotated[Path, typer.Argument(
         metavar="STATE|RUN", help="Where a client keeps its state, or the folder of a simulated run.")],
+    json: Json = False,
 ) -> None:  # fmt: skip
     """What each client has spent against its cap, from its own ledger."""
+    from gswgan.cli.federated_run import spent_content
     from gswgan.federated.memory import memories
 
     inside = state / "private" / "clients"
-    table = Table("client", "answers", "epsilon spent", "cap", "at", title_justify="left")
-    for memory in memories(inside if inside.is_dir() else state):
+    found, rows = memories(inside if inside.is_dir() else state), []
+    for memory in found:
         how = {"zeroed": "one client zeroed", "replace-one": "one client replaced"}[memory.cap.neighbours]
-        table.add_row(
-            memory.client, str(len(memory.events)), f"{memory.spent:.4g}", f"{memory.cap.epsilon:.4g}",
-            f"delta {memory.cap.delta:g}, {how}",
-        )  # fmt: skip
-    console.print(table)
+        at = f"delta {memory.cap.delta:g}, {how}"
+        rows.append((memory.client, str(len(memory.events)), f"{memory.spent:.4g}", f"{memory.cap.epsilon:.4g}", at))
+    console.print(table(("client", "answers", "epsilon spent", "cap", "at"), rows))
     console.print("An answer is counted before it is sent, so also where it never arrived.")
+    if json:
+        print_json({"clients": [spent_content(memory) for memory in found]})
 
 
 def _absolute(value: object) -> object:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import console, work_bar
+from gswgan.cli.console import Json, console, print_json
+from gswgan.cli.progress import work_bar
 from gswgan.cli.reading_options import Background, Layout, PixelRange
 from gswgan.errors import RunError
 
@@ -23,6 +24,7 @@ def reference_classifier(
     background: Background = None,
     layout: Layout = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Train a classifier on public data: `gswgan reference-classifier --data mnist --split test --out public.st`.
 
@@ -48,3 +50,8 @@ def reference_classifier(
     learned = public.n - held_out
     console.print(f"classifier: {out}, of {public.name} ({split}): {learned:,} records, {public.classes} classes")
     console.print(f"accuracy:   {score:.3f} on the {held_out:,} records that were held out")
+    if json:
+        print_json({
+            "out": str(out), "data": public.name, "split": split, "records": learned, "classes": public.classes,
+            "held_out": held_out, "accuracy": score,
+        })  # fmt: skip

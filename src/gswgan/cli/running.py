@@ -9,36 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gswgan.cli.console import Move, console, progress_bar
+from gswgan.cli.console import console, print_json
+from gswgan.cli.progress import Move, progress_bar
 
 if TYPE_CHECKING:
-    import torch
-
     from gswgan.critics.kernel.streaming import Workers
     from gswgan.data import ImageData, ImageStream
     from gswgan.plan.plan import Plan
     from gswgan.run.folder import RunFolder
 
 
-def limit_threads(image_size: int, device: torch.device) -> None:
-    """One thread for the tiniest images: they gain little from more, and are far slower on a busy machine."""
-    import torch
-
-    from gswgan.plan.defaults import TINY
-
-    if image_size <= TINY and device.type == "cpu":
-        torch.set_num_threads(1)
-
-
 def progress_of(plan: Plan) -> AbstractContextManager[Move]:
     """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
+    from gswgan.api.progress import spent
 
-    def spent(done: int) -> str:
-        if plan.guarantee is None:
-            return "NO guarantee"
-        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
-
-    return progress_bar(plan.training.steps, spent)
+    return progress_bar(plan.training.steps, spent=partial(spent, plan))
 
 
 def run_with_progress(
@@ -47,15 +32,17 @@ def run_with_progress(
     device: str,
     workers: Workers = 1,
     where: dict[str, Any] | None = None,
+    *,
+    json: bool = False,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
-    from gswgan.cli.plan_text import describe
+    from gswgan.api.plan_text import describe
+    from gswgan.api.progress import Watch
+    from gswgan.api.training import run_folder
     from gswgan.plan.settings import pick_device
     from gswgan.report.explain import outcome
-    from gswgan.run.loop import run
 
     plan, place = folder.plan(), pick_device(device)
-    limit_threads(plan.facts.image_size, place)
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
@@ -65,14 +52,27 @@ def run_with_progress(
 
         ranks = ranks_of(plan, where)
     with progress_of(plan) as move:
-        ended = run(
-            folder, images, device=place, progress=move, note=console.print,
-            workers=workers, reading=partial(move, unit="record"), ranks=ranks,
-        )  # fmt: skip
+        watch = Watch(step=move, reading=partial(move, what="record"), note=console.print)
+        ended = run_folder(folder, images, device=place, watch=watch, workers=workers, ranks=ranks)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
     console.print(outcome(folder))
+    if json:
+        print_json(run_content(folder))
+
+
+def run_content(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run has written, and its guarantee, as plain data."""
+    from gswgan.run.folder import read_json
+
+    kept = read_json(folder.model, "model.json")["labels"]
+    names = enumerate(folder.plan().facts.class_names)
+    return {
+        "run": str(folder.root), "release": str(folder.release), "samples": str(folder.samples),
+        "left_out": [name for label, name in names if label not in kept],
+        "privacy": read_json(folder.privacy, "privacy.json"),
+    }  # fmt: skip
 
 
 def show_private_score(folder: RunFolder) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import console, errors
+from gswgan.cli.console import Json, console, errors, print_json
+from gswgan.cli.progress import progress_bar
 
 _Run = Annotated[Path, typer.Argument(help="A run folder, or its release folder alone.")]
 _Count = Annotated[int, typer.Option("--n", "-n", help="How many images.")]
@@ -27,9 +29,10 @@ def sample(
     classes: _Classes = None,
     seed: _Seed = None,
     device: _Device = "auto",
+    json: Json = False,
 ) -> None:
     """Draw images into an .npz with `images` (uint8), `labels` and `class_names`. Costs no privacy, however many."""
-    _write(run, out, (".npz",), n, classes or labels, seed, device)
+    _write(run, out, (".npz",), n, classes or labels, seed, device, json)
 
 
 def export(
@@ -41,15 +44,23 @@ def export(
     classes: _Classes = None,
     seed: _Seed = None,
     device: _Device = "auto",
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Write a synthetic set: PNG folder, npz, CSV (label, class name, pixels) or Parquet as on Hugging Face."""
     from gswgan.run.exports import KINDS
 
-    _write(run, out, KINDS, n, classes or labels, seed, device)
+    _write(run, out, KINDS, n, classes or labels, seed, device, json)
 
 
 def _write(
-    run: Path, out: Path, kinds: tuple[str, ...], n: int, labels: str | list[str], seed: int | None, device: str
+    run: Path,
+    out: Path,
+    kinds: tuple[str, ...],
+    n: int,
+    labels: str | list[str],
+    seed: int | None,
+    device: str,
+    json: bool,
 ) -> None:
     from gswgan.errors import PlanError
     from gswgan.run.exports import check_new_path, export_warnings, write_images
@@ -59,9 +70,13 @@ def _write(
     if isinstance(labels, str) and labels not in ("uniform", "released"):
         raise PlanError("labels", labels, "uniform or released", f"For one class: --class {labels}.")
     model = load(run, device=device)
-    images, their_labels = model.sample(n, labels, seed=seed)
     names = model.plan.facts.class_names
-    write_images(out, images, their_labels, names)
+    with progress_bar(n, "image") as move:
+        images, their_labels = model.sample(n, labels, seed=seed, progress=move)
+        write_images(out, images, their_labels, names, progress=partial(move, what="written image"))
     for warning in export_warnings(out, names):
         errors.print(f"warning: {warning}")
     console.print(f"{n} images of {images.shape[1]}x{images.shape[2]}: {out}")
+    if json:
+        counts = {name: int((their_labels == label).sum()) for label, name in enumerate(names)}
+        print_json({"out": str(out), "images": n, "shape": list(images.shape[1:]), "class_counts": counts})

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gswgan.cli.console import Json
 from gswgan.cli.reading_options import Background, GroupBy, Layout, Missing, PixelRange
 from gswgan.cli.train_options import TrainOptions
 
@@ -103,6 +104,7 @@ def train(
     show_private: Annotated[bool, typer.Option("--show-private",
         help="Also show figures computed on real held-out data, marked PRIVATE: not for release.",
         rich_help_panel=_RUN)] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Train a private generator: `gswgan train --data digits --epsilon 10`.
 

@@ -44,3 +44,4 @@ class TrainOptions:
     source: Path | None
     insecure_reproducible: bool
     show_private: bool
+    json: bool

@@ -94,6 +94,10 @@ class EvaluationInputs:
             self.notes.append("Nothing is kept: figures on real data do not belong into a release.")
         return draw, setup, results
 
+    def about(self, request: Request) -> dict[str, Any]:
+        """What stands beside the figures."""
+        return {"seeds": list(request.seeds), "notes": self.notes}
+
     def real(self) -> tuple[ImageData, ImageData | None]:
         """Training and held-out data; None where there is no held-out part."""
         where: dict[str, Any] = {"spec": self.data, "classes": self.classes}

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,17 @@ _SPLIT = re.compile(r"(?:^|[-._ 0-9])(?:train|test|eval|val|dev)(?:ing|uation|id
 """Folder names that `datasets` takes for parts of a data set."""
 
 
-def write_images(out: Path, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> None:
-    """The images at `out`, in the form that its ending names; all or nothing."""
+def write_images(
+    out: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """The images at `out`, in the form that its ending names; all or nothing. `progress` is told how many are there."""
     write = {".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet, "": _write_folder}[out.suffix]
     with new_path(out) as aside:
-        write(aside, images, labels, tuple(class_names))
+        write(aside, images, labels, tuple(class_names), progress)
 
 
 def class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -110,27 +116,37 @@ def new_path(out: Path) -> Iterator[Path]:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _write_npz(path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
+def _write_npz(
+    path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...], progress: Callable[[int], None]
+) -> None:
     np.savez_compressed(path, images=images, labels=labels, class_names=np.array(names))
 
 
-def _write_csv(path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
+def _write_csv(
+    path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...], progress: Callable[[int], None]
+) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["label", "class_name", *(f"pixel{i}" for i in range(images[0].size))])
-        for label, image in zip(labels.tolist(), images):
+        for done, (label, image) in enumerate(zip(labels.tolist(), images), start=1):
             writer.writerow([label, names[label], *image.reshape(-1).tolist()])
+            progress(done)
 
 
-def _write_folder(path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
+def _write_folder(
+    path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...], progress: Callable[[int], None]
+) -> None:
     folders = class_folders(names)
     for label in np.unique(labels):
         (path / folders[label]).mkdir(parents=True)
     for index, (label, image) in enumerate(zip(labels, images)):
         Image.fromarray(image).save(path / folders[label] / f"{index:06d}.png")
+        progress(index + 1)
 
 
-def _write_parquet(path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...]) -> None:
+def _write_parquet(
+    path: Path, images: np.ndarray, labels: np.ndarray, names: tuple[str, ...], progress: Callable[[int], None]
+) -> None:
     """As `datasets` writes it: `datasets.Dataset.from_parquet` gives images and a label with the class names."""
     arrow, parquet = _pyarrow()
     features = {"image": {"_type": "Image"}, "label": {"names": list(names), "_type": "ClassLabel"}}
@@ -142,6 +158,7 @@ def _write_parquet(path: Path, images: np.ndarray, labels: np.ndarray, names: tu
             some = slice(start, start + ROWS_PER_GROUP)
             encoded = [{"bytes": png_bytes(one), "path": None} for one in images[some]]
             writer.write_table(arrow.table([encoded, labels[some].tolist()], schema=schema))
+            progress(min(len(images), start + ROWS_PER_GROUP))
 
 
 def _pyarrow() -> tuple[Any, Any]:

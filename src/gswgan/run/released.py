@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,16 +47,24 @@ class ReleasedModel:
         """The names of the classes that the generator does not make."""
         return [name for label, name in enumerate(self.plan.facts.class_names) if label not in self.kept]
 
-    def sample(self, n: int, labels: Labels | None = None, *, seed: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def sample(
+        self,
+        n: int,
+        labels: Labels | None = None,
+        *,
+        seed: int | None = None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
 
         `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts), the name of
         one class, or a list of classes by name or number: `n` of them, one per image, or fewer different ones, which
-        are drawn in equal parts. A class that is called "uniform" is asked for as ["uniform"].
+        are drawn in equal parts. A class that is called "uniform" is asked for as ["uniform"]. `progress` is told how
+        many images are drawn.
         """
         rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0, 2**63 - 1))
         wanted = self._labels(check_whole("n", n, 1, MAX_SAMPLE_BYTES // self.plan.facts.pixels), labels, rng)
-        return channels_last(draw_images(self.network, self.plan.generator, wanted, rng)), wanted
+        return channels_last(draw_images(self.network, self.plan.generator, wanted, rng, progress)), wanted
 
     def _labels(self, n: int, labels: Labels | None, rng: np.random.Generator) -> np.ndarray:
         if labels is None or (isinstance(labels, str) and labels == "uniform"):
