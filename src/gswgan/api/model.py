@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from gswgan.api import progress
 from gswgan.api.inputs import open_input
+from gswgan.api.samples import SampleDataset
+from gswgan.api.show import as_html, as_text, draw_grid
 from gswgan.api.training import Interrupted, PlannedRun, check_out, plan_training, run_folder
 from gswgan.api.wording import in_python_words, python_words
 from gswgan.critics.kernel.streaming import Workers
@@ -194,6 +197,29 @@ class GSWGAN:
         write_images(path, *self.sample(n, labels, seed=seed), names)
         for warning in export_warnings(path, names):
             warnings.warn(warning, GswganWarning, stacklevel=3)
+
+    @in_python_words
+    def dataset(self, n: int, labels: Labels | None = None, *, seed: int | None = None) -> SampleDataset:
+        """A torch data set of `n` samples that are drawn while it is read; `labels` and `seed` as in `sample`."""
+        return SampleDataset(self._fitted(), n, labels, seed=seed)
+
+    @in_python_words
+    def picture(self, columns: int = 10, *, seed: int = 0) -> Image.Image:
+        """A Pillow image with a row of samples for each class (of at most 20)."""
+        return draw_grid(self._fitted(), columns, seed=seed)
+
+    def __repr__(self) -> str:
+        defaults = {name: known.default for name, known in inspect.signature(type(self)).parameters.items()}
+        return as_text(self.get_params(), defaults, self._model, "" if self._model is None else self._guarantee())
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self._model)
+
+    def _guarantee(self) -> str:
+        try:
+            return str(self.privacy)
+        except PrivacyError as wrong:
+            return f"NONE. {wrong.todo}"
 
     @property
     def plan_(self) -> Plan:
