@@ -24,7 +24,7 @@ from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 
 CPU = torch.device("cpu")
-PERSONS = 6
+PERSONS = 8
 PUBLISHED = ("generator.safetensors", "embedding.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
 
 
@@ -139,7 +139,7 @@ class ManyRounds(OneRound):
     def __init__(self, trust: str, epsilon: float) -> None:
         self.name, self.data = f"rounds of Algorithm 2, {trust}", people()
         plan = make_federated_plan(
-            Facts.of(self.data), preset="ensemble", trust=trust, epsilon=epsilon, rounds=3, insecure_reproducible=True
+            Facts.of(self.data), preset="ensemble", trust=trust, epsilon=epsilon, rounds=4, insecure_reproducible=True
         )
         self.plan = small(plan)
         self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
