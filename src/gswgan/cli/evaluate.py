@@ -61,9 +61,8 @@ def evaluate(
 
     request = parse_request(metrics, classifiers, settings, seeds, train_size=train_size, device=device,
                             inception_weights=inception_weights)  # fmt: skip
-    inputs = EvaluationInputs(source, data, test_data, classes, reading)
+    inputs = EvaluationInputs(source, data, test_data, classes, reading, note=errors.print)
     draw, setup, results = inputs.setup(request, samples)
-    errors.print("\n".join(inputs.notes), end="\n" * bool(inputs.notes))
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
         summary = measure(draw, setup, results, note=note, progress=progress) | inputs.about(request)
     console.print(_table(summary))
