@@ -65,9 +65,13 @@ def evaluate(
     draw, setup, results = inputs.setup(request, samples)
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
         summary = measure(draw, setup, results, note=note, progress=progress) | inputs.about(request)
+    _show(summary, results.path, json)
+
+
+def _show(summary: dict[str, Any], kept: Path | None, json: bool) -> None:
     console.print(_table(summary))
-    if results.path is not None:
-        console.print(f"PRIVATE, not for release: {results.path}")
+    if kept is not None:
+        console.print(f"PRIVATE, not for release: {kept}")
     if json:
         print_json(summary)
 
