@@ -217,7 +217,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-TRAIN = "train --data a.npz --classes 3 --epsilon 50 --steps 2"
+TRAIN = "train --data a.npz --classes 3 --epsilon 20 --steps 2"
 
 
 @pytest.mark.parametrize(
