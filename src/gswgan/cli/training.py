@@ -19,7 +19,7 @@ from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
 from gswgan.data.sources import NAMES
-from gswgan.errors import PlanError, RunError, printable
+from gswgan.errors import PlanError, RunError, path_problem, printable
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.facts import Facts
@@ -48,7 +48,7 @@ def start_training(options: TrainOptions) -> None:
     if options.resume is not None:
         folder = RunFolder(options.resume)
         if not folder.model.is_file():
-            expected = "the folder of a run that was stopped"
+            expected = f"the folder of a run that was stopped{path_problem(options.resume)}"
             raise RunError("resume", str(options.resume), expected, "Check the path (--resume).")
         if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
             run_with_progress(folder, None, options.device, json=options.json)
