@@ -6,7 +6,6 @@ and noise are those of a training; the kernel's release before it is looked at a
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from gswgan.audit.wiring import (
     CPU,
     Observed,
     ReleaseStatistics,
+    alternating,
     made_data,
     made_facts,
     observed,
@@ -24,6 +24,7 @@ from gswgan.audit.wiring import (
     restated,
     seed_of,
     sign_of_record,
+    watch,
 )
 from gswgan.audit.worst_case import FEATURES, SIGNAL_TO_NOISE, observe_start
 from gswgan.generators import GeneratorSettings
@@ -42,7 +43,7 @@ class PlantedGradients:
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
         width = sum(value.numel() for value in denoiser.parameters())
-        self.direction = (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
+        self.direction = alternating(width)
 
     def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
         """v for white, -v for black, 0 for grey, far beyond the clip."""
@@ -76,14 +77,8 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
         critic = real.critic
         planted = PlantedGradients(generator.denoised.denoiser)  # type: ignore[attr-defined]
         seen = ReleaseStatistics(planted.direction.double().numpy(), plan.sums.event)
-        answer, critic._gradients = critic.mechanism.answer, planted
-
-        def watched(*args: Any, **options: Any) -> Any:
-            found = answer(*args, **options)
-            seen.add(found.sums[0])
-            return found
-
-        critic.mechanism.answer = watched
+        critic._gradients = planted
+        watch(critic.mechanism, seen, lambda found: found.sums[0])
         critic.kernel.prepare = lambda *args, **options: None  # its release: `observe_start`
         critic.prepare(data)
         for step in range(steps):
