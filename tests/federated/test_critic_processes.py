@@ -87,7 +87,8 @@ class Rounds:
 
     def has_ended(self) -> bool:
         """Whether the server has finished, and has erased what it need not keep."""
-        return self.folder.is_finished and not self.folder.key.exists() and not (self.folder.private / "rounds").exists()
+        kept = (self.folder.key, self.folder.private / "rounds")
+        return self.folder.is_finished and not any(path.exists() for path in kept)
 
     def check_nodes(self) -> None:
         """No client computes a round twice; it records each that it computes, once, before it sends it."""
