@@ -45,7 +45,7 @@ def start_training(options: TrainOptions) -> None:
     else:
         planned = plan_training(
             opened, _asked(options, kind), saved=options.plan_file, name=options.name, budget=options.budget,
-            allow_large_delta=options.allow_large_delta,
+            allow_large_delta=options.allow_large_delta, force_spend=options.force_spend or planning,
         )  # fmt: skip
         _show(options, planned)
         if planning:
