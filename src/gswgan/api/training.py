@@ -21,7 +21,7 @@ from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, RunError, path_problem
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.defaults import TINY
@@ -150,7 +150,8 @@ def open_stopped(path: Path) -> RunFolder:
     """The folder of a run that was stopped."""
     folder = RunFolder(path)
     if not folder.model.is_file():
-        raise RunError("resume", str(path), "the folder of a run that was stopped", "Check the path (--resume).")
+        expected = f"the folder of a run that was stopped{path_problem(path)}"
+        raise RunError("resume", str(path), expected, "Check the path (--resume).")
     check_not_over(folder)
     return folder
 

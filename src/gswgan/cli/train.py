@@ -90,7 +90,8 @@ def train(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
         rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
-        help="Print the plan, what more or less data would buy, and which critic to use. Nothing is released.",
+        help="Print the plan, what more or less data would buy, and which critic to use, and how "
+        "long the run would take on this machine (preset kernel). Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,
