@@ -81,7 +81,7 @@ def sites(root: Path) -> dict[str, Any]:
 def planned(root: Path, *options: object) -> Path:
     (root / "clients.txt").write_text("\n".join(SITES))
     facts = ("--clients", root / "clients.txt", "--classes", 10, "--image-size", 8, "--steps", 20, "--delta", 1e-5)
-    assert "send" in call("plan", *facts, "--out", root / "RUN", *options)
+    assert "send" in call("plan", *facts, "--force-spend", "--out", root / "RUN", *options)
     return root / "RUN"
 
 
