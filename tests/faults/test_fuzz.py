@@ -209,7 +209,7 @@ def _loaded(empty: Path, run_folder: Path, content: bytes) -> None:
 
 
 READERS = (
-    "idx", "idx, gzip", "npz", "images", "LEAF", "FEMNIST npz", "persons", "persons npz", "plan", "ledger", "journal",
+    "idx", "idx, gzip", "npz", "images", "LEAF", "FEMNIST npz", "clients", "persons", "plan", "ledger", "journal",
     "budget", "key", "checkpoint", "embedding", "generator", "question of a round", "question of Algorithm 2, plan",
     "question of Algorithm 2, fakes", "answer of Algorithm 2", "answer of a round", "verify",
     "verify, checksums made right",
