@@ -33,6 +33,7 @@ from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
 from gswgan.evaluation.references import cache_folder, data_checksum
+from gswgan.generators import denoised
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
@@ -91,10 +92,11 @@ class Judge:
 
     @torch.no_grad()
     def draw(self, sampler: DenoisedSampler, count: int, **changes: Any) -> np.ndarray:
-        """Images with balanced labels; `changes` are of the sampler's attributes."""
-        before = {name: getattr(sampler, name) for name in changes}
+        """Images with balanced labels; `changes` are of the sampler's attributes, or of constants of its module."""
+        owners = {name: denoised if name.isupper() else sampler for name in changes}
+        before = {name: getattr(owner, name) for name, owner in owners.items()}
         for name, value in changes.items():
-            setattr(sampler, name, value)
+            setattr(owners[name], name, value)
         torch.manual_seed(0)
         labels, parts = torch.arange(count, device=DEVICE) % self.test.classes, []
         size = sampler.shape[0] ** 2 * sampler.shape[2] * sampler.evaluations
@@ -103,7 +105,7 @@ class Judge:
                 made = sampler(torch.randn(len(some), size, device=DEVICE), some)
                 parts.append((made * 255).round().to(torch.uint8).cpu())
         for name, value in before.items():
-            setattr(sampler, name, value)
+            setattr(owners[name], name, value)
         return torch.cat(parts).numpy()
 
     def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
