@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,12 +76,12 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     with open_real_run(plan, data) as real:
         critic = real.critic
         planted = PlantedGradients(generator.denoised.denoiser)  # type: ignore[attr-defined]
-        seen = ReleaseStatistics(planted.direction.double().numpy(), plan.sums.event)
         answer, critic._gradients = critic.mechanism.answer, planted
+        sums: list[np.ndarray] = []
 
         def watched(*args: Any, **options: Any) -> Any:
             found = answer(*args, **options)
-            seen.add(found.sums[0])
+            sums.append(found.sums[0])
             return found
 
         critic.mechanism.answer = watched
@@ -89,6 +90,10 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
         for step in range(steps):
             critic.learn(2 + step, generator)
         real.check_ledger([plan.sums.event] * steps)
+    turned = generator.preconditioner.forward(planted.direction[None])[0].double().numpy()  # type: ignore[attr-defined]
+    seen = ReleaseStatistics(turned / np.linalg.norm(turned), plan.sums.event)
+    for one in sums:
+        seen.add(one)
     return seen
 
 
