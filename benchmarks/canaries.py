@@ -34,8 +34,8 @@ from leaks import (
     by_frequencies,
     fed_back,
     fitted_features,
-    places_of_shards,
-    shared_shard,
+    places_of_parts,
+    shared_part,
     shared_warm_start,
 )
 from record import record
@@ -71,8 +71,8 @@ def many(plan: Plan, data: ImageData, seed: int, *, keep_class: bool) -> Attack:
 
 
 def worst_critics(plan: Plan, data: ImageData, seed: int) -> Attack:
-    """A canary in every other shard."""
-    places = places_of_shards(plan)[::2, 0]
+    """A canary in every other part."""
+    places = places_of_parts(plan)[::2, 0]
     canaries = make_canaries(data, len(places), seed=seed, keep_class=True, among=places)
     worst = WorstCaseCritics(canaries)
     return Attack(canaries=canaries, tamper=worst.tamper, views={"blocks": worst.look})
@@ -94,16 +94,16 @@ PRESETS = {
 
 
 def small_ensemble(facts: Facts, *, updates: int, steps: int, learning_rate: float, **options: Any) -> Plan:
-    """Shards of ten records, and critics that learn theirs by heart."""
-    shards = facts.records // 10
-    plan = make_plan(facts, preset="ensemble-alone", epsilon=EPSILON, shards=shards, steps=steps, **options)
+    """Parts of ten records, and critics that learn theirs by heart."""
+    critics = facts.records // 10
+    plan = make_plan(facts, preset="ensemble-alone", epsilon=EPSILON, critics=critics, steps=steps, **options)
     critic = dataclasses.replace(plan.critic, updates=updates, learning_rate=learning_rate)
     return dataclasses.replace(plan, critic=critic)
 
 
-def in_first_shard(plan: Plan, data: ImageData, seed: int, *, tamper: Tamper | None = None) -> Attack:
+def in_first_part(plan: Plan, data: ImageData, seed: int, *, tamper: Tamper | None = None) -> Attack:
     """All its records are canaries, one for each class."""
-    canaries = make_canaries(data, 10, seed=seed, keep_class=True, among=places_of_shards(plan)[0])
+    canaries = make_canaries(data, 10, seed=seed, keep_class=True, among=places_of_parts(plan)[0])
     return Attack(canaries=canaries, tamper=tamper)
 
 
@@ -119,12 +119,12 @@ def leaks(**options: Any) -> list[Case]:
     kernel = partial(make_plan, preset="kernel", epsilon=EPSILON, steps=100, **options)
     warm = shared_warm_start(WARM)
     return [
-        Case(name="every critic reads the first shard", plan=long, leak=True,
-             attack=partial(in_first_shard, tamper=shared_shard)),
-        Case(name="every critic reads its own shard", plan=long, attack=in_first_shard),
-        Case(name="critics start as copies of one that saw its shard", plan=short, leak=True,
-             attack=partial(in_first_shard, tamper=warm)),
-        Case(name="critics start from public weights", plan=short, attack=in_first_shard),
+        Case(name="every critic reads the first partition", plan=long, leak=True,
+             attack=partial(in_first_part, tamper=shared_part)),
+        Case(name="every critic reads its own partition", plan=long, attack=in_first_part),
+        Case(name="critics start as copies of one that saw its partition", plan=short, leak=True,
+             attack=partial(in_first_part, tamper=warm)),
+        Case(name="critics start from public weights", plan=short, attack=in_first_part),
         Case(name="features fitted to the data", plan=kernel, leak=True,
              attack=partial(fifty, tamper=fitted_features, frequencies=by_frequencies)),
         Case(name="a logged statistic weighs the gradients", plan=kernel, leak=True,

@@ -25,10 +25,10 @@ from gswgan.critics.kernel.embedding import embed
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.generators import GeneratorSettings
+from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator, OptimizerSettings
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Ledger, Streams
-from gswgan.run.cuda_graphs import Captured
-from gswgan.run.released import pick_device
 from record import record
 
 CLASSES = 10

@@ -31,9 +31,9 @@ from gswgan.generators.generator import Generator
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
-from gswgan.run.released import pick_device
 from record import record
 from train_plan import Scorer, faster
 
@@ -48,7 +48,7 @@ def cells(*, long: int, short: int) -> dict[str, dict[str, Any]]:
     """Name of a cell, and what its plan is asked for."""
     found: dict[str, dict[str, Any]] = {"iterations": {"epsilon": 10.0, "steps": long}}
     found |= {f"noise-{epsilon:g}": {"epsilon": epsilon, "steps": short} for epsilon in EPSILONS[:-1]}
-    found |= {f"critics-{count}": {"epsilon": 10.0, "steps": short, "shards": count} for count in CRITICS}
+    found |= {f"critics-{count}": {"epsilon": 10.0, "steps": short, "critics": count} for count in CRITICS}
     found["dp-sgd"] = {"epsilon": 10.0, "steps": long, "method": "dp-sgd-gan", "preset": None}
     return found
 

@@ -30,7 +30,7 @@ from gswgan.privacy.events import Gaussian
 from gswgan.run.cuda_graphs import CapturedAround
 from record import record
 
-ROWS, CLASSES, RECORDS = 64, 10, 20  # fakes a step; classes; records of a shard
+ROWS, CLASSES, RECORDS = 64, 10, 20  # fakes a step; classes; records of a critic
 
 
 def step(device: torch.device, *, count: int, participants: int, side: int, width: int, steps: int) -> dict[str, Any]:

@@ -28,16 +28,16 @@ Scores = NDArray[np.float64]
 CPU = torch.device("cpu")
 
 
-def places_of_shards(plan: Plan) -> NDArray[np.int64]:
-    """Which records each shard has, which is public: [K, size]."""
+def places_of_parts(plan: Plan) -> NDArray[np.int64]:
+    """Which records each part has, which is public: [K, size]."""
     assert plan.privacy is not None
-    assert plan.privacy.shards is not None
+    assert plan.privacy.critics is not None
     seed = Streams.public(plan.seed).integer("partition")
-    return np.stack(partition(plan.facts.records, plan.privacy.shards, seed=seed).indices)
+    return np.stack(partition(plan.facts.records, plan.privacy.critics, seed=seed).indices)
 
 
-def shared_shard(critic: Critic, generator: Generator, data: ImageData) -> Critic:
-    """A shard leak: every critic reads the first shard, so one record moves all of them."""
+def shared_part(critic: Critic, generator: Generator, data: ImageData) -> Critic:
+    """A leak between parts: every critic reads the first part, so one record moves all of them."""
     assert isinstance(critic, Ensemble)
     cut = critic.prepare
 
@@ -51,7 +51,7 @@ def shared_shard(critic: Critic, generator: Generator, data: ImageData) -> Criti
 
 
 def shared_warm_start(times: int) -> Tamper:
-    """One critic learns on its shard for so many steps before the first release; all others begin as its copies."""
+    """One critic learns on its part for so many steps before the first release; all others begin as its copies."""
 
     def tamper(critic: Critic, generator: Generator, data: ImageData) -> Critic:
         assert isinstance(critic, Ensemble)
@@ -149,7 +149,7 @@ def by_feedback(canaries: Canaries, data: ImageData, seen: Seen) -> Scores:
 
 
 class WorstCaseCritics:
-    """No leak, but the most that the guarantee allows: a critic whose shard has a canary says only what its coin is.
+    """No leak, but the most that the guarantee allows: a critic whose part has a canary says only what its coin is.
 
     It answers with a random pattern, another one in every step, or with its opposite, as long as clipping lets it be.
     """

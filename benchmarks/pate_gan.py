@@ -22,9 +22,9 @@ from gswgan.methods import make_plan
 from gswgan.methods.pate_gan import PateGanSettings
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
-from gswgan.run.released import pick_device
 from record import record
 
 KEPT = ("unanimous_since", "vanished_at", "gradient_norm", "labelled_real", "votes_real")

@@ -26,7 +26,7 @@ from gswgan.evaluation.inception_score import inception_score
 from gswgan.evaluation.precision_recall import precision_recall
 from gswgan.evaluation.reference_classifier import cached_reference_classifier
 from gswgan.evaluation.references import cache_folder, data_checksum
-from gswgan.run.released import pick_device
+from gswgan.plan.settings import pick_device
 from record import record
 
 PAPER = {  # value, how near we must come (below the accuracy is a miss, above is none)

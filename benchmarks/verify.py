@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for preset in ("ensemble", "paper"):
-        plan = make_plan(Facts.of(load_data("digits")), preset=preset, shards=100, steps=options.steps)
+        plan = make_plan(Facts.of(load_data("digits")), preset=preset, critics=100, steps=options.steps)
         with tempfile.TemporaryDirectory() as place:
             folder = RunFolder.create(Path(place) / "run", plan)
             ledger = Ledger(folder.ledger, observer="public", context=plan.digest())

@@ -7,10 +7,11 @@ import contextlib
 import dataclasses
 import functools
 import math
+import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,9 @@ from gswgan.run import checkpoint
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
 checkpoint.EVERY_SECONDS = math.inf  # a run that is slow on a busy machine saves no more than any other
-os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")  # of these tests, and of what they start
-atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
+if multiprocessing.parent_process() is None:  # of these tests, and of what they start
+    os.environ["GSWGAN_STATE"] = tempfile.mkdtemp(prefix="gswgan-state-")
+    atexit.register(shutil.rmtree, os.environ["GSWGAN_STATE"], ignore_errors=True)
 
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
@@ -49,6 +51,12 @@ def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) 
     for index, label in enumerate(labels):
         images[index, label :: classes + 1] += 180
     return make_image_data(images.astype(np.uint8), labels, classes=classes, name="stripes")
+
+
+def write_persons(path: Path, ids: Iterable[object], key: str = "index") -> Path:
+    """A table for `group_by` of records in their order."""
+    path.write_text("".join([f"{key},person\n", *(f"{place},{person}\n" for place, person in enumerate(ids))]))
+    return path
 
 
 def changed_in_one_record(data: ImageData, index: int) -> ImageData:
@@ -134,7 +142,7 @@ def tiny_baseline(data: ImageData, method: str, **options: object) -> Plan:
     """A baseline's plan, made small in what its guarantee does not depend on."""
     options.setdefault("steps", 4)
     if method in ("g-pate", "pate-gan"):
-        options.setdefault("shards", 6)
+        options.setdefault("critics", 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 5)
         plan = _make_plan(Facts.of(data), method=method, **options)
@@ -157,7 +165,7 @@ def tiny_plan(data: ImageData, *, preset: str = "kernel", **options: object) -> 
     """A plan of GS-WGAN by the real planner, made small: narrow networks, few steps."""
     options.setdefault("steps", 8)
     if preset != "kernel":
-        options.setdefault("shards", 12)
+        options.setdefault("critics", 12)
     plan = _make_plan(Facts.of(data), preset=preset, **options)
     generator = dataclasses.replace(plan.generator, architecture="mlp", width=16, spectral_norm=False)
     critic, training = plan.critic, plan.training

@@ -1,4 +1,4 @@
-"""Data sets in many files, made for tests: Parquet as Hugging Face writes it, npz shards."""
+"""Data sets in many files, made for tests: Parquet as Hugging Face writes it, npz files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def png(image: np.ndarray) -> bytes:
 
 
 def write_parquet(
-    folder: Path, data: ImageData, *, shards: int = 3, group: int = 20, names: bool = True,
+    folder: Path, data: ImageData, *, files: int = 3, group: int = 20, names: bool = True,
     damaged: Sequence[int] = (), labels: Sequence[int | None] | None = None, split: str = "train",
 ) -> Path:  # fmt: skip
-    """`shards` files with row groups of `group` records; the images of `damaged` records are no images."""
+    """`files` files with row groups of `group` records; the images of `damaged` records are no images."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -33,7 +33,7 @@ def write_parquet(
     for index in damaged:
         stored[index] = b"\x89PNG no image"
     known = labels if labels is not None else None if data.labels is None else data.labels.tolist()
-    for number, chosen in enumerate(np.array_split(np.arange(data.n), shards)):
+    for number, chosen in enumerate(np.array_split(np.arange(data.n), files)):
         structs = [{"bytes": stored[index], "path": f"{index}.png"} for index in chosen]
         columns = {"image": pa.array(structs, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))}
         features: dict[str, object] = {"image": {"_type": "Image"}}
@@ -43,13 +43,13 @@ def write_parquet(
         table = pa.table(columns)
         if names:
             table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-        pq.write_table(table, folder / f"{split}-{number:05}-of-{shards:05}.parquet", row_group_size=group)
+        pq.write_table(table, folder / f"{split}-{number:05}-of-{files:05}.parquet", row_group_size=group)
     return folder
 
 
-def write_npz(folder: Path, data: ImageData, *, shards: int = 3) -> Path:
+def write_npz(folder: Path, data: ImageData, *, files: int = 3) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    for number, chosen in enumerate(np.array_split(np.arange(data.n), shards)):
+    for number, chosen in enumerate(np.array_split(np.arange(data.n), files)):
         images = np.moveaxis(data.images[chosen], 1, 3)
         np.savez(folder / f"part-{number:03}.npz", images=images, labels=data.labels[chosen])
     return folder

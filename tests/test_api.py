@@ -11,7 +11,7 @@ import gswgan
 from conftest import tiny_images
 from gswgan import GSWGAN
 from gswgan.errors import DataError, GswganError, PlanError, RunError
-from gswgan.run.released import pick_device
+from gswgan.plan.settings import pick_device
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_released_proportions(model: GSWGAN) -> None:
 
 
 def test_bad_requests(model: GSWGAN) -> None:
-    for wrong in ("always", [0, 1], np.full(5, 7)):
+    for wrong in ("always", [0, 0], np.full(5, 7)):
         with pytest.raises(PlanError, match="labels"):
             model.sample(5, wrong)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="Call fit first"):

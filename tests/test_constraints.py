@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,14 @@ def test_every_requirement_has_a_tested_version_within_its_range() -> None:
         version = versions.get(canonicalize_name(requirement.name))
         assert version is not None, requirement
         assert requirement.specifier.contains(version), (requirement, version)
+
+
+def test_a_newer_torch_is_allowed_and_the_tested_one_is_installed() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    torch = next(one for one in map(Requirement, wanted) if one.name == "torch")
+    assert torch.specifier.contains("2.14.0")
+    assert torch.specifier.contains("3.0.0")
+    assert SpecifierSet(">=2.8,<2.14").contains(pinned()["torch"])  # the CPU wheel is in this range
 
 
 def test_the_makefile_installs_them() -> None:

@@ -17,7 +17,7 @@ functions count. tests/test_architecture.py reads this table.
     plan
     critics
     generators > data
-    errors
+    errors > ranges
     privacy
 """
 

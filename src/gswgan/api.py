@@ -17,12 +17,13 @@ from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import PrivacyCost
 from gswgan.privacy.storage import make_folder, read_file, write_durably
 from gswgan.run.folder import RunFolder, find_release, read_json
 from gswgan.run.loop import run
 from gswgan.run.publish import cost_from_statement
-from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model, pick_device
+from gswgan.run.released import MAX_SAMPLE_BYTES, Labels, ReleasedModel, load_model
 from gswgan.run.temporary import temporary_folder
 
 
@@ -41,7 +42,7 @@ class GSWGAN:
         delta: float | None = None,
         method: str = "gswgan",
         preset: str | None = None,
-        shards: int | None = None,
+        critics: int | None = None,
         steps: int | None = None,
         seed: int = 0,
         device: str | None = None,
@@ -62,7 +63,7 @@ class GSWGAN:
             "delta": delta,
             "method": method,
             "preset": preset,
-            "shards": shards,
+            "critics": critics,
             "steps": steps,
             "seed": seed,
             "insecure_reproducible": insecure_reproducible,
@@ -101,12 +102,12 @@ class GSWGAN:
             raise KeyboardInterrupt
         return self._read(folder)
 
-    def sample(
-        self, n: int, labels: ArrayLike | Labels | None = None, *, seed: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n: int, labels: Labels | None = None, *, seed: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
 
-        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts) or an array.
+        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts), the name of
+        one class, or a list of classes by name or number: `n` of them, one per image, or fewer different ones, which
+        are drawn in equal parts. A class that is called "uniform" is asked for as ["uniform"].
         """
         return self._fitted().sample(n, labels, seed=seed)
 

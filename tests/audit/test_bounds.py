@@ -59,7 +59,7 @@ def test_trade_off_of_exact_rates_gives_the_exact_epsilon() -> None:
 
 
 def test_the_loss_family_is_the_gaussian_one_where_everybody_takes_part() -> None:
-    privacy = PrivacySettings(delta=DELTA, noise_std=2.0, clip_norm=1.0, releases=4, shards=4)
+    privacy = PrivacySettings(delta=DELTA, noise_std=2.0, clip_norm=1.0, releases=4, critics=4)
     loss, closed = LossFamily(privacy.total(), DELTA), GaussianFamily(mu=2.0, delta=DELTA)
     for scale in (0.7, 1.0, 2.0):
         assert loss.epsilon(scale) == pytest.approx(closed.epsilon(scale), rel=1e-3)
@@ -70,7 +70,7 @@ def test_the_loss_family_is_the_gaussian_one_where_everybody_takes_part() -> Non
 
 def test_a_sampled_release_needs_its_own_curve() -> None:
     """The loss family of a rate of 0.1 allows much less than the same Gaussian without sampling."""
-    sampled = PrivacySettings(delta=DELTA, noise_std=1.0, clip_norm=1.0, sampling="poisson", rate=0.1, shards=10)
+    sampled = PrivacySettings(delta=DELTA, noise_std=1.0, clip_norm=1.0, sampling="poisson", rate=0.1, critics=10)
     family = LossFamily(sampled.total(), DELTA)
     assert family.power(0.01, 1.0) < 0.11 + 0.01
     assert family.epsilon(1.0) == Accountant().epsilon(sampled.total(1), DELTA)

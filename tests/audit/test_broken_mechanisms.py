@@ -38,7 +38,7 @@ FACTS = Facts(data="any", records=60_000, persons=None, classes=10, class_names=
               image_size=28, channels=1)  # fmt: skip
 KERNEL = PrivacySettings(delta=DELTA, noise_std=1.001, clip_norm=1.0, counts=True)  # epsilon 10
 RUN = PrivacySettings(
-    delta=DELTA, noise_std=6.0, clip_norm=1.0, rows=8, releases=4, sampling="poisson", rate=0.5, shards=4
+    delta=DELTA, noise_std=6.0, clip_norm=1.0, rows=8, releases=4, sampling="poisson", rate=0.5, critics=4
 )
 """A whole run of the ensemble that is short enough to be audited step by real step."""
 
@@ -62,7 +62,7 @@ def kernel_plan() -> Plan:
 
 def run_plan(seed: int) -> Plan:
     """A run of the ensemble with these settings: a record for each of four small critics."""
-    plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=RUN.releases)
+    plan = make_plan(made_facts(4), preset="ensemble-alone", critics=4, steps=RUN.releases)
     return restated(
         plan, seed=seed, privacy=RUN, critic=dataclasses.replace(plan.critic, width=2),
         training=dataclasses.replace(plan.training, batch_size=RUN.rows),

@@ -64,7 +64,7 @@ def test_a_kernel_run_without_noise_is_refuted() -> None:
 def test_worst_critics_show_much_of_what_is_allowed_and_no_more() -> None:
     """Every other critic of 60 says its canary's coin: the bound is above zero at epsilon 10, and below 10."""
     data = digits()
-    plan = tiny_plan(data, preset="ensemble-alone", epsilon=10.0, steps=4, shards=60, insecure_reproducible=True)
+    plan = tiny_plan(data, preset="ensemble-alone", epsilon=10.0, steps=4, critics=60, insecure_reproducible=True)
     row = benchmark.audit(benchmark.PRESETS["ensemble-alone"], plan, data, seed=0)
     assert 0 < row["lower_bound"] < 10
 

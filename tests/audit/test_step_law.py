@@ -12,7 +12,7 @@ from gswgan.audit.step_law import StepLaw
 from gswgan.plan.plan import PrivacySettings
 
 POISSON = PrivacySettings(
-    delta=1e-5, noise_std=4.0, clip_norm=1.0, rows=16, releases=8, sampling="poisson", rate=0.3, shards=40
+    delta=1e-5, noise_std=4.0, clip_norm=1.0, rows=16, releases=8, sampling="poisson", rate=0.3, critics=40
 )
 ALL = dataclasses.replace(POISSON, sampling="all", rate=1.0)
 ONE = dataclasses.replace(POISSON, sampling="one", rate=1.0)

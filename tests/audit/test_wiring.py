@@ -109,7 +109,7 @@ def test_a_method_that_cannot_be_audited_is_named() -> None:
 
 
 def test_the_law_of_a_release_is_that_of_its_event() -> None:
-    plan = make_plan(made_facts(4), preset="ensemble-alone", shards=4, steps=4)
+    plan = make_plan(made_facts(4), preset="ensemble-alone", critics=4, steps=4)
     assert plan.privacy is not None
     law = StepLaw.of(plan.privacy.event)
     assert law.size == pytest.approx(plan.privacy.contribution.sensitivity("zeroed") / plan.privacy.noise_std)

@@ -34,6 +34,10 @@ def npz(**arrays: np.ndarray) -> bytes:
     return out.getvalue()
 
 
+def persons(ids: list[str]) -> bytes:
+    return "\n".join(["index,person", *(f"{index},{person}" for index, person in enumerate(ids))]).encode()
+
+
 def zipped(name: str, content: bytes) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -88,14 +92,15 @@ BAD: list[tuple[str, Files, str, str]] = [
     # what is in the data
     ("no image at all", {"a.npz": npz(images=IMAGES[:0])}, "train --data a.npz", "images"),
     ("a single image", {"a.npz": npz(images=IMAGES[:1])}, "train --data a.npz", "records"),
-    ("a single person", {"a.npz": npz(images=IMAGES), "p.txt": b"anna\n" * 24},
-     "train --data a.npz --group-by p.txt", "persons"),
+    ("a single person", {"a.npz": npz(images=IMAGES), "p.csv": persons(["anna"] * 24)},
+     "train --data a.npz --group-by p.csv", "persons"),
     ("too few records for the epsilon", {"a.npz": GOOD}, "train --data a.npz --classes 3 --epsilon 0.5", "records"),
     ("a pixel that is nan", {"a.npz": npz(images=spoilt(np.nan))}, "train --data a.npz", "images"),
     ("a pixel that is infinite", {"a.npz": npz(images=spoilt(-np.inf))}, "train --data a.npz", "images"),
     ("a pixel above 1", {"a.npz": npz(images=spoilt(1.5))}, "train --data a.npz", "images"),
     ("a pixel below 0", {"a.npz": npz(images=spoilt(-1e-9))}, "train --data a.npz", "images"),
-    ("integer pixels of unknown scale", {"a.npz": npz(images=IMAGES.astype(np.int64))}, "train --data a.npz", "images"),
+    ("integer pixels of unknown scale", {"a.npz": npz(images=IMAGES.astype(np.int64))}, "train --data a.npz",
+     "pixel_range"),
     ("channels first", {"a.npz": npz(images=np.zeros((5, 3, 16, 16), np.uint8))}, "train --data a.npz", "images"),
     ("one image without its axis", {"a.npz": npz(images=IMAGES[0])}, "train --data a.npz", "images"),
     ("images that are not square", {"a.npz": npz(images=IMAGES[:, :, :7])}, "train --data a.npz", "images"),
@@ -161,15 +166,13 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("an idx file that is a link", {"x": idx(IMAGES), "d/train-images-idx3-ubyte": "../x"},
      "train --data d", "HERE/d/train-images-idx3-ubyte"),
     # persons
-    ("no such file of persons", {"a.npz": GOOD}, "train --data a.npz --classes 3 --group-by p.npy", "group_by"),
-    ("persons of another number", {"a.npz": GOOD, "p.txt": b"anna\nbert\n"},
-     "train --data a.npz --classes 3 --group-by p.txt", "persons"),
-    ("an empty line among the persons", {"a.npz": GOOD, "p.txt": b"anna\n\nbert\n"},
-     "train --data a.npz --classes 3 --group-by p.txt", "group_by"),
-    ("persons that are floats", {"a.npz": GOOD, "p.npy": npy(np.zeros(24))},
-     "train --data a.npz --classes 3 --group-by p.npy", "persons"),
-    ("persons that are pickled", {"a.npz": GOOD, "p.npy": npy(np.array([None] * 24))},
-     "train --data a.npz --classes 3 --group-by p.npy", "HERE/p.npy"),
+    ("no such file of persons", {"a.npz": GOOD}, "train --data a.npz --classes 3 --group-by p.csv", "group_by"),
+    ("persons of another number", {"a.npz": GOOD, "p.csv": persons(["anna", "bert"])},
+     "train --data a.npz --classes 3 --group-by p.csv", "group_by"),
+    ("persons in no table", {"a.npz": GOOD, "p.npy": npy(np.zeros(24))},
+     "train --data a.npz --classes 3 --group-by p.npy", "group_by"),
+    ("persons in lines", {"a.npz": GOOD, "p.csv": b"anna\n" * 24},
+     "train --data a.npz --classes 3 --group-by p.csv", "group_by"),
     # the guarantee
     ("epsilon zero", {}, "train --epsilon 0", "epsilon"),
     ("a negative epsilon", {}, "train --epsilon -1", "epsilon"),
@@ -197,10 +200,10 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("nothing to account for", {}, "privacy account", "arguments"),
     ("a preset without records", {}, "privacy account --preset ensemble --records 0", "records"),
     # the run
-    ("more shards than records", {"a.npz": GOOD},
-     "train --data a.npz --classes 3 --preset ensemble --shards 25", "shards"),
-    ("no shards", {"a.npz": GOOD}, "train --data a.npz --classes 3 --preset ensemble --shards 0", "shards"),
-    ("shards for a critic without shards", {}, "train --shards 10", "shards"),
+    ("more critics than records", {"a.npz": GOOD},
+     "train --data a.npz --classes 3 --preset ensemble --critics 25", "critics"),
+    ("no critics", {"a.npz": GOOD}, "train --data a.npz --classes 3 --preset ensemble --critics 0", "critics"),
+    ("critics for a preset without a number of them", {}, "train --critics 10", "critics"),
     ("no steps", {}, "train --steps 0", "steps"),
     ("no steps of the ensemble", {}, "train --steps 0 --preset ensemble", "steps"),
     ("a negative seed", {}, "train --seed -1", "seed"),
@@ -210,8 +213,8 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("a preset of another method", {}, "train --method dp-merf --preset ensemble", "preset"),
     ("an epsilon for what has no guarantee", {}, "train --method gan --epsilon 10", "epsilon"),
     ("an epsilon for a run as published", {}, "train --method dp-sgd-gan --preset dp-cgan --epsilon 10", "epsilon"),
-    ("shards for a method without any", {}, "train --method gan --shards 5", "shards"),
-    ("more teachers than records", {}, "train --method g-pate --shards 2000", "shards"),
+    ("critics for a method without any", {}, "train --method gan --critics 5", "critics"),
+    ("more teachers than records", {}, "train --method g-pate --critics 2000", "critics"),
     ("an unknown device", {}, "train --device tpu", "device"),
     ("a device with a bad number", {}, "train --device cpu:x", "device"),
     ("a device that is not there", {}, "train --device cuda:77", "device"),

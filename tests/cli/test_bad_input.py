@@ -37,7 +37,8 @@ GOLDEN = {
         'more records or a larger --epsilon.',
     "a pixel above 1":
         "images = 'a pixel of record 3 outside [0, 1]': expected floats from 0 to 1. Divide by the largest "
-        'possible value (255 for bytes), not by the largest one found in the data.',
+        'possible value (255 for bytes), not by the largest one found in the data, or state the range of the '
+        'values with --pixel-range LOW:HIGH (in Python pixel_range=(low, high)).',
     "labels without a number of classes":
         'classes = None: expected the number of classes: labels came without it, and it is never taken from '
         'the data. Pass classes=N (--classes N); it is a public fact, whether or not every class occurs.',
@@ -150,7 +151,7 @@ def test_the_console_script_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("train --epsilon ten", "--epsilon"), ("train --steps 1.5", "--steps"), ("train --shard 3", "--shard"),
+        ("train --epsilon ten", "--epsilon"), ("train --steps 1.5", "--steps"), ("train --critic 3", "--critic"),
         ("sample RUN -n many", "-n"), ("sample", "Missing argument"), ("trian", "trian"), ("train digits", "digits"),
     ],
 )  # fmt: skip

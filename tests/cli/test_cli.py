@@ -9,26 +9,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from PIL import Image
 from typer.testing import CliRunner
 
-from conftest import tiny_images
+from conftest import tiny_images, write_persons
 from gswgan.cli.main import app
 from gswgan.errors import GswganError, RunError
 
 runner = CliRunner()
 
 
-def call(*arguments: object) -> str:
+def invoke(*arguments: object) -> Result:
     result = runner.invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output
-    return result.output
+    return result
+
+
+def call(*arguments: object) -> str:
+    return invoke(*arguments).output
 
 
 def call_json(*arguments: object) -> dict:
-    return json.loads(call(*arguments, "--json"))
+    return json.loads(invoke(*arguments, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +123,14 @@ def test_release_alone_is_enough_to_sample_and_export(run: Path, tmp_path: Path)
         call("export", alone, tmp_path / "png", "-n", 9)
         files = sorted((tmp_path / "png").rglob("*.png"))
         assert len(files) == 9
-        assert {path.parent.name for path in files} == {"00-0", "01-1", "02-2"}
+        assert {path.parent.name for path in files} == {"0", "1", "2"}
         with Image.open(files[0]) as image:
             assert image.size == (8, 8)
         call("export", alone, tmp_path / "set.csv", "-n", 5)
         with (tmp_path / "set.csv").open() as file:
             rows = list(csv.reader(file))
         assert len(rows) == 6
-        assert len(rows[1]) == 65
+        assert len(rows[1]) == 66
         call("export", alone, tmp_path / "set.npz", "-n", 5)
     finally:
         os.rename(alone, run / "release")
@@ -136,7 +141,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(npz: Path, tmp_path: Path) -
     text = call(*common, "--dry-run")
     assert "what more or less data would buy" in text
     assert "guarantee: epsilon 10" in text
-    ensemble = call(*common, "--preset", "ensemble", "--shards", 12, "--steps", 50, "--dry-run")
+    ensemble = call(*common, "--preset", "ensemble", "--critics", 12, "--steps", 50, "--dry-run")
     assert "epsilon by step" in ensemble
     assert not (tmp_path / "run").exists()
 
@@ -152,10 +157,10 @@ def test_dry_run_says_which_critic(npz: Path, tmp_path: Path) -> None:
     assert "kernel 0.41, ensemble 1.3: the kernel critic has 3.2 times less" in advice
     assert "(ensemble: K = 48, noise 13 a step, averaged over 100 steps" in advice
     assert "enough would be 132 records, or epsilon 15 with these" in advice
-    ensemble = call(*common, "--preset", "ensemble", "--shards", 24)
+    ensemble = call(*common, "--preset", "ensemble", "--critics", 24)
     assert "which critic: kernel (leave --preset out)\n" in ensemble
     assert "kernel 0.41, ensemble 2.7: the kernel critic has 6.5 times less" in ensemble
-    paper = call(*common, "--preset", "paper", "--shards", 12, "--steps", 100)
+    paper = call(*common, "--preset", "paper", "--critics", 12, "--steps", 100)
     assert "which critic: kernel (leave --preset out)\n" in paper
     assert "(ensemble: K = 12, noise 17 a step, averaged over 100 steps" in paper  # 2.14 x 8, whatever K is
 
@@ -222,15 +227,14 @@ def test_show_private_is_marked(tmp_path: Path) -> None:
 
 
 def test_unlabelled_and_by_person(npz: Path, tmp_path: Path) -> None:
-    persons = tmp_path / "persons.npy"
-    np.save(persons, np.arange(96) // 2)
+    persons = write_persons(tmp_path / "persons.csv", np.arange(96) // 2)
     common = ("train", "--data", npz, "--steps", 5, "--device", "cpu")
     text = call(*common, "--no-labels", "--out", tmp_path / "one")
     assert "1 classes" in text
     text = call(*common, "--classes", 3, "--group-by", persons, "--epsilon", 50, "--out", tmp_path / "two")
     assert "one person replaced" in text
     by_person = ("--classes", 3, "--group-by", persons)
-    text = call(*common, *by_person, "--preset", "ensemble", "--shards", 8, "--out", tmp_path / "three")
+    text = call(*common, *by_person, "--preset", "ensemble", "--critics", 8, "--out", tmp_path / "three")
     assert "one person replaced" in text
 
 

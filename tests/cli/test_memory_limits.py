@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,13 @@ from report_runs import a_run
 
 from conftest import tiny_images
 from gswgan import generators
+from gswgan.cli import main
 from gswgan.errors import RunError
 from gswgan.generators import GeneratorSettings, build_network, network_shapes
 from gswgan.methods import plan_from_table
 from gswgan.run.folder import write_json
 from gswgan.run.released import load
+from processes import Child
 
 WIDE = {"architecture": "resnet", "width": 4096, "latent": 4096}
 """A projection, and three convolutions a block, of 4096 x 4096 weights each."""
@@ -115,19 +114,17 @@ def test_the_sizes_on_paper_are_those_of_the_network(architecture: Any, spectral
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+def allocate_too_much() -> None:
+    """The command line, in a process that may have little memory."""
+    main.app = lambda: torch.zeros(2**40)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, size + 2**28))
+    main.run()
+
+
 def test_an_allocation_that_fails_is_one_message() -> None:
-    """In a process that may have little memory: torch's own error, as the command line shows it."""
-    code = (
-        "import resource, sys, torch\n"
-        "from gswgan.cli import main\n"
-        "def much(): torch.zeros(2**40)\n"
-        "main.app = much\n"
-        "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, size + 2**28))\n"
-        "main.run()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    """Torch's own error, as the command line shows it."""
+    done = Child(allocate_too_much).wait()
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
     assert "can't allocate memory: you tried to allocate 4398046511104 bytes" in done.stderr

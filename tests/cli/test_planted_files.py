@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from gswgan.evaluation.inception import read_weights
 from gswgan.federated import site
 from gswgan.run.folder import find_release, read_json
 from gswgan.run.publish import card, plain_text
+from processes import command_line
 
 FILES = ("model.json", "privacy.json", "ledger.jsonl", "generator.safetensors", "embedding.safetensors")
 
@@ -67,11 +66,11 @@ def test_no_plan_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 def test_no_data_makes_train_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    for name in ("data.npz", "persons.txt", "public.st"):
+    for name in ("data.npz", "persons.csv", "public.st"):
         plant(tmp_path / name, kind)
     for given in (
         ("--data", tmp_path / "data.npz"),
-        ("--data", "digits", "--group-by", tmp_path / "persons.txt"),
+        ("--data", "digits", "--group-by", tmp_path / "persons.csv"),
         (
             "--data",
             "mnist-writers",
@@ -108,9 +107,7 @@ def test_escape_codes_of_an_image_name_do_not_reach_the_terminal(tmp_path: Path)
     folder.mkdir(parents=True)
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "a.png")
     (folder / f"b{ESCAPES}\ngswgan: all is well.png").write_bytes(b"no image")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "gswgan", "train", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "r")]
-    done = subprocess.run(command, capture_output=True, env=environment, check=False, text=True)
+    done = command_line("train", "--data", tmp_path / "data", "--out", tmp_path / "r").wait()
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.rstrip("\n").isprintable(), ascii(done.stderr)

@@ -11,7 +11,7 @@ import pytest
 from gswgan.privacy.ledger import read_ledger
 
 TRAIN = [
-    "train", "--data", "digits", "--preset", "ensemble-alone", "--shards", "20", "--insecure-reproducible", "--device",
+    "train", "--data", "digits", "--preset", "ensemble-alone", "--critics", "20", "--insecure-reproducible", "--device",
     "cpu",
 ]  # fmt: skip
 ALONE = [sys.executable, "-m", "gswgan"]

@@ -57,11 +57,11 @@ def _with(name: str, data: Callable[[], ImageData], **changes: Any) -> Case:
     return dataclasses.replace(CASES[name], data=data, **changes)
 
 
-SOME, LARGE, SHARDS = (lambda: images(290)), (lambda: images(50, 28)), {"shards": 29, "steps": 16}
+SOME, LARGE, CRITICS = (lambda: images(290)), (lambda: images(50, 28)), {"critics": 29, "steps": 16}
 PLACED = {
-    "ensemble": _with("ensemble", SOME, options={**SHARDS, "preset": "ensemble"}),
-    "ensemble-alone": _with("ensemble-alone", SOME, options={**SHARDS, "preset": "ensemble-alone"}),
-    "paper": _with("paper", SOME, options={**SHARDS, "preset": "paper"}),
+    "ensemble": _with("ensemble", SOME, options={**CRITICS, "preset": "ensemble"}),
+    "ensemble-alone": _with("ensemble-alone", SOME, options={**CRITICS, "preset": "ensemble-alone"}),
+    "paper": _with("paper", SOME, options={**CRITICS, "preset": "paper"}),
     "dp-merf paper": _with("dp-merf paper", lambda: images(700)),
     "dp-merf-ae": _with("dp-merf-ae", SOME, small=_wider(8)),
     "dp-merf-ae, larger images": _with("dp-merf-ae", LARGE, small=_wider(16)),
@@ -173,8 +173,8 @@ def test_in_a_stream_a_row_does_not_depend_on_its_place(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(streaming, "clipped_sum", watch)
     found = []
-    for number, (one, shards) in enumerate(((data, 3), (permuted(data, order), 7))):
-        stream = open_stream(write_npz(tmp_path / f"data-{number}", one, shards=shards), classes=data.classes)
+    for number, (one, files) in enumerate(((data, 3), (permuted(data, order), 7))):
+        stream = open_stream(write_npz(tmp_path / f"data-{number}", one, files=files), classes=data.classes)
         case = dataclasses.replace(CASES["kernel"], data=lambda stream=stream: stream, noise=0.5)
         plan = planned(case)
         folder = RunFolder.create(tmp_path / f"run-{number}", plan)

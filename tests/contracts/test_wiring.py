@@ -31,8 +31,8 @@ UNLIKELY = 1e-6
 def units_of(name: str) -> int:
     """How many there are to take part: critics, clients or records."""
     plan = plan_of(name)
-    shards = None if plan.privacy is None else plan.privacy.shards
-    return shards or plan.facts.persons or plan.facts.records
+    critics = None if plan.privacy is None else plan.privacy.critics
+    return critics or plan.facts.persons or plan.facts.records
 
 
 def check(name: str, root: Path) -> None:

@@ -115,16 +115,16 @@ def _small_codes(plan: Plan) -> Plan:
 
 
 CRITICS = {"width": 2, "updates": 1, "learning_batch": 2}
-SHARDED = {"shards": 60, "steps": 16}
+DIVIDED = {"critics": 60, "steps": 16}
 CASES = {
     "kernel": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
     "refined": Case(data=digits, small=_small_refined, options={"preset": "refined", "steps": 11}, noise=2.0),
-    "ensemble": Case(data=digits, small=_small_started, options={**SHARDED, "preset": "ensemble"}),
+    "ensemble": Case(data=digits, small=_small_started, options={**DIVIDED, "preset": "ensemble"}),
     "ensemble-alone": Case(
         data=digits, small=lambda plan: _by_coins(_small(**CRITICS)(plan)), releases=16,
-        options={**SHARDED, "preset": "ensemble-alone"},
+        options={**DIVIDED, "preset": "ensemble-alone"},
     ),
-    "paper": Case(data=digits, small=_small(**CRITICS, warm_start=0), options={**SHARDED, "preset": "paper"}),
+    "paper": Case(data=digits, small=_small(**CRITICS, warm_start=0), options={**DIVIDED, "preset": "paper"}),
     "dp-merf": Case(data=digits, small=_small(features=512), options={"method": "dp-merf", "steps": 2}, releases=1),
     "dp-merf paper": Case(
         data=digits, small=_small(features=64), options={"method": "dp-merf", "preset": "paper", "steps": 12}
@@ -143,11 +143,11 @@ CASES = {
     ),
     "g-pate": Case(
         data=digits, small=_small(discriminator=EnsembleSettings(**CRITICS)),
-        options={"method": "g-pate", "shards": 6, "steps": 4}, releases=8,
+        options={"method": "g-pate", "critics": 6, "steps": 4}, releases=8,
     ),
     "pate-gan": Case(
         data=digits, small=_small(teacher_width=2, student_width=2, teacher_updates=1),
-        options={"method": "pate-gan", "shards": 6, "steps": 5}, releases=25,
+        options={"method": "pate-gan", "critics": 6, "steps": 5}, releases=25,
     ),
     "fed-avg-gan": Case(
         data=by_person, small=_small(width=2, learning_batch=2, updates=1, generator_updates=1, training={"steps": 16}),

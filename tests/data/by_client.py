@@ -49,7 +49,7 @@ def load_people(kind: str, people: Mapping[str, tuple[np.ndarray, np.ndarray]], 
             (root / person / f"{label:02}").mkdir(parents=True)
         for index, (image, label) in enumerate(zip(images, labels)):
             Image.fromarray(image).save(root / person / f"{label:02}" / f"{index:03}.png")
-    return load_data(root)
+    return load_data(root, layout="person/class/")
 
 
 def write_leaf(path: Path, people: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Path:

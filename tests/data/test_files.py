@@ -43,7 +43,7 @@ def test_splits_are_told_by_names_and_data_may_lie_in_data(tmp_path: Path, strip
     pytest.importorskip("pyarrow")
     other, third = tiny_images(30, seed=5), tiny_images(12, seed=6)
     for name, data in (("train", stripes), ("test", other), ("validation", third)):
-        write_parquet(tmp_path / "set" / "data", data, shards=2, split=name)
+        write_parquet(tmp_path / "set" / "data", data, files=2, split=name)
     assert same(load_data(tmp_path / "set"), stripes)
     assert same(load_data(tmp_path / "set", split="test"), other)
     assert open_stream(tmp_path / "set").public_records == stripes.n
@@ -70,7 +70,7 @@ def test_class_names_or_their_number_must_be_stated(tmp_path: Path, stripes: Ima
 
 def test_parts_are_whole_row_groups_and_cover_everything_once(tmp_path: Path, stripes: ImageData, monkeypatch) -> None:
     pytest.importorskip("pyarrow")
-    folder = write_parquet(tmp_path / "set", stripes, shards=2, group=10)  # 48 records: row groups of 10 and one of 8
+    folder = write_parquet(tmp_path / "set", stripes, files=2, group=10)  # 48 records: row groups of 10 and one of 8
     found = find_data_files(folder)
     assert [part.records for part in found.parts] == [48, 48]  # far fewer than RECORDS_PER_PART
     monkeypatch.setattr(data_files, "RECORDS_PER_PART", 15)
@@ -86,7 +86,7 @@ def test_parts_are_whole_row_groups_and_cover_everything_once(tmp_path: Path, st
     assert sum(sizes) == 20
 
 
-def test_npz_shards(tmp_path: Path, stripes: ImageData, colours: ImageData) -> None:
+def test_npz_files(tmp_path: Path, stripes: ImageData, colours: ImageData) -> None:
     for name, data in (("grey", stripes), ("colour", colours)):
         folder = write_npz(tmp_path / name, data)
         assert same(load_data(folder, classes=3), data)

@@ -84,7 +84,7 @@ def test_frozen() -> None:
         (np.zeros((0, 8, 8), np.uint8), "images"), (np.zeros((3, 8, 9), np.uint8), "images"),
         (np.zeros((3, 7, 7), np.uint8), "images"), (np.zeros((3, 65, 65), np.uint8), "images"),
         (np.zeros((3, 3, 8, 8), np.uint8), "images"), (np.zeros((8, 8), np.uint8), "images"),
-        (np.zeros((3, 8, 8, 4), np.uint8), "images"), (np.zeros((3, 8, 8), np.int64), "images"),
+        (np.zeros((3, 8, 8, 4), np.uint8), "background"), (np.zeros((3, 8, 8), np.int64), "pixel_range"),
         (np.zeros((3, 8, 8), bool), "images"), (np.zeros((3, 8, 8), complex), "images"),
         (np.full((3, 8, 8), None), "images"), (np.full((3, 8, 8), 1.001), "images"),
         (np.full((3, 8, 8), -0.001), "images"), (np.full((3, 8, 8), np.nan), "images"),

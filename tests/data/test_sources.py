@@ -143,54 +143,6 @@ WRITERS = np.array([907, 3, 907, 3, 15, 15, 3, 3, 907, 15, 15, 15])
 EXPECTED = np.unique(WRITERS, return_inverse=True)[1].tolist()
 
 
-def _group_files(folder: Path) -> list[Path]:
-    table = np.zeros((12, 8), np.int64)
-    table[:, 2] = WRITERS
-    np.save(folder / "ids.npy", WRITERS)
-    (folder / "ids.txt").write_text("".join(f"{writer:04}\n" for writer in WRITERS))
-    (folder / "ids.csv").write_bytes("\r\n".join(f"{writer:04}" for writer in WRITERS).encode("utf-8-sig"))
-    return [
-        folder / "ids.npy", folder / "ids.txt", folder / "ids.csv",
-        write_npz(folder / "first.npz", ids=WRITERS, zzz=IMAGES),
-        write_npz(folder / "named.npz", images=IMAGES, persons=WRITERS),
-        write_npz(folder / "writers.npz", images=IMAGES, writers=WRITERS.astype(str)),
-        write_idx(folder / "ids-idx1-int", WRITERS), write_idx(folder / "labels-idx2-int.gz", table),
-    ]  # fmt: skip
-
-
-def test_persons_from_every_kind_of_file(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "mine.npz", images=IMAGES)
-    sources: list[Path | np.ndarray] = [*_group_files(tmp_path), WRITERS]
-    for source in sources:
-        data = load_data(path, group_by=source)
-        assert data.number_of_persons == 3
-        if not str(source).endswith("writers.npz"):  # there "15" sorts before "3"
-            assert data.persons.tolist() == EXPECTED
-        same = data.persons[:, None] == data.persons
-        assert (same == (WRITERS[:, None] == WRITERS)).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("ids.txt", b"1\n2\n"), ("ids.txt", b"a\n\n" + b"b\n" * 10), ("ids.csv", b"a,b\n" * 12),
-        ("ids.txt", b"x" * 300 + b"\ny" * 11), ("ids.txt", b"\xff\xfe\n" * 12), ("ids.csv", b""),
-        ("ids.parquet", b"PAR1"), ("ids.npy", b"\x93NUMPY"), ("ids.npz", b"PK"),
-        ("empty.npz", b"PK\x05\x06" + bytes(18)), ("ids-idx1-int", b"\0\0\x0c\x01"),
-        ("ids-idx3-int", struct.pack(">BBBB3Ii", 0, 0, 0x0C, 3, 1, 1, 1, 7)),
-    ],
-)  # fmt: skip
-def test_refused_person_files(tmp_path: Path, name: str, content: bytes) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError):
-        load_data(write_npz(tmp_path / "mine.npz", images=IMAGES), group_by=tmp_path / name)
-
-
-def test_absent_person_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--group-by"):
-        load_data("digits", group_by=tmp_path / "absent.npy")
-
-
 def test_published_files(published: Path) -> None:
     for name, first, last in (("mnist", 5, 8), ("fashion-mnist", 9, 5)):
         train, test = load_data(name), load_data(name, split="test")
@@ -199,15 +151,6 @@ def test_published_files(published: Path) -> None:
         assert (train.labels[0], train.labels[-1]) == (first, last)
         assert train.labels.max() == 9
     assert load_data("fashion-mnist", split="test").class_names[9] == "Ankle boot"
-
-
-def test_mnist_by_writer(published: Path) -> None:
-    path = published / "qmnist_writers" / "qmnist-train-labels-idx2-int.gz"
-    if not path.is_file():
-        pytest.skip("GSWGAN_DATA has no qmnist_writers")
-    data = load_data("mnist", group_by=path)
-    assert data.number_of_persons == 539
-    assert np.median(np.bincount(data.persons)) == 116
 
 
 def test_mnist_writers(published: Path) -> None:
@@ -267,7 +210,7 @@ def test_made_mnist_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (train.classes, test.classes) == (10, 10)
     assert load_data("mnist-writers", labels=False).number_of_persons == 3
     with pytest.raises(DataError, match="--group-by out"):
-        load_data("mnist-writers", group_by=WRITERS)
+        load_data("mnist-writers", group_by="ids.csv")
     (tmp_path / "qmnist_writers" / "qmnist-train-labels-idx2-int.gz").write_bytes(b"other")
     with pytest.raises(DataError, match="sha256"):
         load_data("mnist-writers")

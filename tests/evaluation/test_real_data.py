@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from conftest import write_persons
 from gswgan.cli.main import app
 from gswgan.data import clients, make_image_data
 from gswgan.errors import DataError, RunError
@@ -37,8 +38,8 @@ def where(tmp_path: Path) -> dict[str, Any]:
     shade = np.array([20, 200, 20, 200, 20, 200, 20, 200, 20], np.uint8)
     labels = np.array([0, 1, 0, 1, 0, 1, 1, 0, 0])
     np.savez(tmp_path / "mine.npz", images=shade[:, None, None].repeat(8, 1).repeat(8, 2), labels=labels)
-    (tmp_path / "ids.txt").write_text("ann\n" * 4 + "bea\n" * 4 + "carl\n")
-    return {"spec": str(tmp_path / "mine.npz"), "classes": 2, "group_by": str(tmp_path / "ids.txt")}
+    table = write_persons(tmp_path / "ids.csv", ["ann"] * 4 + ["bea"] * 4 + ["carl"])
+    return {"spec": str(tmp_path / "mine.npz"), "classes": 2, "group_by": str(table)}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_classifier_is_trained_by_a_command(tmp_path: Path, where: dict[str, A
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
-def test_shards_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:
+def test_critics_of_persons_who_were_left_out_are_refused_before_the_run(tmp_path: Path, where: dict[str, Any]) -> None:
     options = ["--data", where["spec"], "--classes", "2", "--group-by", where["group_by"], "--dry-run"]
     for method in (["--preset", "ensemble"], ["--method", "g-pate"]):
         assert "3 persons" in _plan(*options, *method)
@@ -124,7 +125,7 @@ def test_the_plan_speaks_of_persons(tmp_path: Path) -> None:
         (tmp_path / "people" / str(client) / "two").mkdir()
         for index in range(1 + client % 2):
             Image.new("L", (8, 8), 10 * client).save(tmp_path / "people" / str(client) / "one" / f"{index}.png")
-    text = _plan("--data", str(tmp_path / "people"), "--min-records", "2")
+    text = _plan("--data", str(tmp_path / "people"), "--layout", "person/class/", "--min-records", "2")
     assert "30 records of 20 persons, 2 classes" in text
     assert "300 records of 200 persons: noise" in text  # what more data would buy
     assert "one person replaced" in text

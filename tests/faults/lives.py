@@ -36,7 +36,7 @@ _accountant = functools.cache(Accountant)
 @functools.cache
 def plan_of(kind: str, *, secret: bool = False) -> Plan:
     """Two steps; `ensemble` with coins, `paper` with a warm start."""
-    options = {} if kind == "kernel" else {"shards": 6}
+    options = {} if kind == "kernel" else {"critics": 6}
     plan = tiny_plan(DATA, preset=kind, insecure_reproducible=not secret, steps=2, **options)
     if kind == "ensemble":
         privacy = dataclasses.replace(plan.privacy, sampling="poisson", rate=0.5)
@@ -102,7 +102,7 @@ def changes(points: list[str]) -> list[str]:
 
 def of_the_critic(kind: str, points: list[str]) -> list[str]:
     """All points for the first kind; of the others what is their own: they are published and cleaned up alike."""
-    own = {"ensemble": ("key", "ledger", "journal", "noise", "checkpoint", "shards"), "paper": ("warm_start",)}
+    own = {"ensemble": ("key", "ledger", "journal", "noise", "checkpoint", "partitions"), "paper": ("warm_start",)}
     return [at for at in points if kind == "kernel" or any(name in at for name in own[kind])]
 
 
@@ -119,7 +119,7 @@ def assert_counted(folder: RunFolder, released: dict[str, set[str]]) -> None:
 
 
 def assert_ended(folder: RunFolder, expected: dict[str, bytes] | None = None) -> None:
-    kept = {"lock", "data.json", "metrics.jsonl", "owner.json", "shards.json", "source.json"}
+    kept = {"lock", "data.json", "metrics.jsonl", "owner.json", "partitions.json", "source.json"}
     assert {path.name for path in folder.private.iterdir()} <= kept
     for line in folder.metrics.read_text().splitlines():
         json.loads(line)

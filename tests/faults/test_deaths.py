@@ -35,6 +35,7 @@ from gswgan.errors import RunError
 from gswgan.privacy import Ledger
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder
+from processes import Child
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -117,8 +118,8 @@ def test_a_true_kill(tmp_path: Path, place: Path, at: str) -> None:
     np.savez(tmp_path / "data.npz", images=DATA.images[:, 0], labels=DATA.labels)
     out = tmp_path / "run"
     arguments = ["--plan", tmp_path / "plan.json", "--data", tmp_path / "data.npz", "--classes", 3, "--out", out]
-    code, text, _ = fault_points.start([str(a) for a in arguments], tmp_path / "log", point=at)
-    assert code == -signal.SIGKILL, text
+    ended = Child(fault_points.child, at, ["train", *map(str, arguments)]).wait()
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     finish(RunFolder(out))
     expected = straight("kernel", place)[0]
     assert {name: contents(RunFolder(out))[name] for name in expected} == expected

@@ -33,7 +33,7 @@ from works import CPU, ManyRounds, OneRound, Training
 
 from gswgan import load_data
 from gswgan.critics.kernel.embedding import Embedding
-from gswgan.data.persons import read_persons
+from gswgan.data.persons import persons_of, read_ids
 from gswgan.errors import GswganError
 from gswgan.federated import messages
 from gswgan.methods import read_plan
@@ -165,8 +165,10 @@ def readers(place: Path) -> dict[str, tuple[Reader, list[bytes], Callable[[bytes
         "LEAF": (a_file("d/all_data_0.json", lambda path: load_data(path.parent)), [json.dumps(leaf).encode()],
                  damaged_json),
         "FEMNIST npz": (a_file("f.npz", lambda path: load_data(path, classes=62)), [femnist], damaged),
-        "persons": (a_file("p.txt", read_persons), [b"anna\nbert\nanna\ncarl\n", b"\xef\xbb\xbf1\r\n2\r\n"], damaged),
-        "persons npz": (a_file("p.npz", read_persons), [_npz(persons=np.array([3, 1, 3, 2]))], damaged),
+        "clients": (a_file("p.txt", read_ids), [b"anna\nbert\nanna\ncarl\n", b"\xef\xbb\xbf1\r\n2\r\n"], damaged),
+        "persons": (a_file("p.csv", lambda path: persons_of(path, None, 3, "own")),
+                    [b"index,person\n0,anna\n2,bert\n1,\n", b"\xef\xbb\xbfindex;person\r\n2;7\r\n1;7\r\n0;8\r\n"],
+                    damaged),
         "plan": (a_file("plan.json", read_plan), [json.dumps(plan.to_json()).encode()], damaged_json),
         "ledger": (a_file("ledger.jsonl", read_ledger), [ledger.path.read_bytes()], damaged_lines),
         "journal": (a_file("journal.jsonl", read_journal), [journal.read_bytes()], damaged_lines),

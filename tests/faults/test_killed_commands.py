@@ -59,7 +59,7 @@ def straight_run(preset: str, reproducible: bool, coins: bool, place: Path) -> S
     table = gswgan.load_preset(preset)
     if coins:  # digits have so few records that all critics would take part
         table["privacy"]["rate"] = 0.2
-    options = {"steps": 150} if preset == "kernel" else {"steps": 16, "shards": 60}
+    options = {"steps": 150} if preset == "kernel" else {"steps": 16, "critics": 60}
     with mock.patch.object(gswgan, "load_preset", return_value=table):
         facts = Facts.of(load_data("digits"))
         make_plan(facts, preset=preset, insecure_reproducible=reproducible, **options).save(place / "plan.json")

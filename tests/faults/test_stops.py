@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from gswgan.cli import main
 from gswgan.errors import RunError
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
+from processes import command_line
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -109,10 +109,8 @@ def test_a_second_process_is_refused_and_changes_nothing(tmp_path: Path) -> None
     source = {"spec": str(tmp_path / "data.npz"), "classes": 3}
     folder = RunFolder.create(tmp_path / "run", plan_of("kernel"), source=source)
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*"))
-    console_script = "from gswgan.cli.main import run; run()"
-    command = [sys.executable, "-c", console_script, "train", "--resume", str(folder.root), "--device", "cpu"]
     with folder.locked():
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = command_line("train", "--resume", folder.root, "--device", "cpu").wait()
         assert ended.returncode == 2, ended.stderr
         assert "a run that no other process is working on" in ended.stderr
         assert "Traceback" not in ended.stderr

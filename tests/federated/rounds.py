@@ -83,14 +83,6 @@ def why_refused(client: Client, reply: Any) -> str:
     return str(read_log(client.home)[-1]["why"])
 
 
-def run_killed(program: str, root: Path, *places: str) -> None:
-    """Run a program whose children are killed; it imports once, and they are its forks."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, str(root), *places]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs the extra federated")
 RAY_WAITS = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "900", "RAY_gcs_server_request_timeout_seconds": "900",

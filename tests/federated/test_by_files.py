@@ -17,6 +17,7 @@ import torch
 from rounds import answer_all, flower, simulate, why_refused
 from typer.testing import CliRunner
 
+from conftest import write_persons
 from gswgan.cli.main import app
 from gswgan.data import clients, dirichlet_clients, load_data
 from gswgan.errors import FederationError, GswganError, PlanError
@@ -44,6 +45,12 @@ def call(*arguments: object) -> str:
     result = CliRunner().invoke(app, ["federate", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def ask(*arguments: object) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["federate", *map(str, arguments), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def plant_keys(run: Path, homes: dict[str, Path], plan: Plan) -> None:
@@ -107,8 +114,8 @@ def hold_by_flower(root: Path, plan: Plan, mine: dict[str, Any]) -> None:
     """The same round on Flower's engine, by the command."""
     images = np.concatenate([mine[name].images[:, 0] for name in SITES])
     np.savez(root / "all.npz", images=images, labels=np.concatenate([mine[name].labels for name in SITES]))
-    (root / "ids.txt").write_text("\n".join(name for name in SITES for _ in range(mine[name].n)))
-    source = {"spec": str(root / "all.npz"), "classes": 10, "image_size": None, "group_by": str(root / "ids.txt")}
+    table = write_persons(root / "ids.csv", [name for name in SITES for _ in range(mine[name].n)])
+    source = {"spec": str(root / "all.npz"), "classes": 10, "image_size": None, "group_by": str(table)}
     run_folder = create_run(root / "other", plan, SITES, 600, source=source)
     plant_keys(root / "other", dict.fromkeys(SITES, run_folder.private / "clients"), plan)
     simulate(root, "--resume", str(root / "other"), "--device", "cpu")
@@ -172,6 +179,14 @@ def test_a_site_that_is_missing_is_waited_for_or_counts_as_zero(tmp_path: Path):
     assert "answers:   2 of 3" in shown
     assert RunFolder(out).is_finished
     assert "also:" in call("combine", out, folder, "--device", "cpu")  # once more: nothing is released again
+    found = ask("combine", out, folder, "--device", "cpu")
+    assert (found["run"], found["privacy"]["unit"]) == (str(out), "person")
+    again = tmp_path / "again.safetensors"
+    answer = ask(
+        "answer", out / "plan.json", "--site", site(tmp_path, "north", "trusted-aggregator"), "--out", again
+    )  # fmt: skip
+    assert (answer["answer"], answer["answers"]) == (str(again), 1)
+    assert 0 < answer["spent_epsilon"] <= answer["cap_epsilon"] == 1000
 
 
 def test_a_site_answers_within_its_cap_and_the_same_again(tmp_path: Path):

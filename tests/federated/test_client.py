@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from critic_rounds import asked, critic_clients, critic_plan
-from rounds import make_clients, people, read_log, run_killed, small_plan, why_refused
+from critic_rounds import critic_plan
+from in_children import CLIENT_DEATHS, client_of_mode, kill_clients, reply_of
+from rounds import make_clients, people, read_log, small_plan, why_refused
 
+from conftest import write_persons
 from gswgan.critics.kernel.embedding import _person_blocks
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
@@ -21,8 +23,10 @@ from gswgan.federated.messages import question, unpack
 from gswgan.federated.simulation import split_data
 from gswgan.federated.site import client_of
 from gswgan.federated.trust import weight_of_counts
+from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS, clip_to_grid
+from processes import Child
 
 DATA = people()
 FIRST = DATA.person_ids[0]
@@ -68,30 +72,6 @@ def test_a_client_that_comes_back_sends_the_same_bytes_and_counts_once(tmp_path:
     assert memory.spent == pytest.approx(plan.guarantee.epsilon, rel=1e-4)
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from test_client import MODES, client_of_mode, reply_of
-from gswgan.federated import client_answers as module
-
-def die(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-root, places = Path(sys.argv[1]), sys.argv[2:]
-for mode in MODES:
-    for place in places:
-        if child := os.fork():
-            assert os.waitpid(child, 0)[1] == signal.SIGKILL
-            continue
-        client = client_of_mode(root / mode / place, mode)
-        module.sanitize = die if place == "before the ledger" else module.sanitize
-        module.pack = die if place == "after the ledger" else module.pack
-        (root / mode / place / "sent").write_bytes(reply_of(client, mode))
-        die()
-"""
-PLACES = {"before the ledger": 0, "after the ledger": 1, "after the answer": 1}
-"""Where a client dies, and how many lines more its ledger has then."""
-
 MODES = {
     f"{how}, {trust}": (how, trust)
     for how in ("one round", "second round of Algorithm 2")
@@ -99,42 +79,30 @@ MODES = {
 }
 
 
-def client_of_mode(state: Path, mode: str) -> Client:
-    """A client that is asked next what `reply_of` asks."""
+def plan_of_mode(mode: str) -> Plan:
     how, trust = MODES[mode]
-    if how == "one round":
-        return make_clients(state, DATA, small_plan(DATA, trust=trust))[FIRST]
-    plan = critic_plan(rounds=3, trust=trust, epsilon=10)
-    client = critic_clients(state, plan)[FIRST]
-    if not client.home.joinpath(plan.digest()[:32]).exists():
-        client.reply(asked(plan, 0))
-    return client
-
-
-def reply_of(client: Client, mode: str) -> bytes:
-    how, trust = MODES[mode]
-    if how == "one round":
-        return client.reply(question(small_plan(DATA, trust=trust)))["sums"]
-    return client.reply(asked(critic_plan(rounds=3, trust=trust, epsilon=10), 1))["block"]
+    return small_plan(DATA, trust=trust) if how == "one round" else critic_plan(rounds=3, trust=trust, epsilon=10)
 
 
 @pytest.fixture(scope="module")
 def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """States of clients that were killed with SIGKILL at each place."""
     root = tmp_path_factory.mktemp("killed")
-    run_killed(_KILLED, root, *PLACES)
+    done = Child(kill_clients, root, {mode: plan_of_mode(mode) for mode in MODES}).wait()
+    assert done.returncode == 0, done.stderr
     return root
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", CLIENT_DEATHS)
 def test_a_client_that_is_killed_sends_the_same_bytes_and_counts_once(graves: Path, place: str, mode: str):
-    client, before = client_of_mode(graves / mode / place, mode), int("second" in mode)
-    assert lines(client.home) == before + PLACES[place]
-    raw, sent = reply_of(client, mode), graves / mode / place / "sent"
+    plan, before = plan_of_mode(mode), int("second" in mode)
+    client = client_of_mode(graves / mode / place, mode, plan)
+    assert lines(client.home) == before + CLIENT_DEATHS[place]
+    raw, sent = reply_of(client, mode, plan), graves / mode / place / "sent"
     assert sent.exists() == (place == "after the answer")
     assert not sent.exists() or sent.read_bytes() == raw
-    assert reply_of(client, mode) == raw
+    assert reply_of(client, mode, plan) == raw
     assert lines(client.home) == before + 1  # one answer, one line, wherever it died
 
 
@@ -240,8 +208,8 @@ def test_a_simulation_chooses_its_clients_as_the_centralized_trainer_does(tmp_pa
     rows = DATA.persons != 3
     rows[np.flatnonzero(DATA.persons == 3)[:2]] = True  # person 03 has two records, all others seven
     np.savez(tmp_path / "all.npz", images=DATA.images[rows, 0], labels=DATA.labels[rows])
-    (tmp_path / "ids.txt").write_text("\n".join(DATA.person_ids[person] for person in DATA.persons[rows]))
-    where = {"spec": str(tmp_path / "all.npz"), "classes": 3, "group_by": str(tmp_path / "ids.txt"), "min_records": 3}
+    table = write_persons(tmp_path / "ids.csv", [DATA.person_ids[person] for person in DATA.persons[rows]])
+    where = {"spec": str(tmp_path / "all.npz"), "classes": 3, "group_by": str(table), "min_records": 3}
     parts = dict(clients(split_data(where)))
     assert [name for name, mine in parts.items() if mine.n == 0] == ["person 03"]
     assert list(parts) == list(DATA.person_ids)

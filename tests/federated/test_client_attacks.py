@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from critic_rounds import asked, cap_of, critic_clients, critic_plan
+from in_children import reply_in_little_memory
 from rounds import make_clients, people, read_log, small_plan, why_refused
 
 from gswgan.data import clients
@@ -27,6 +25,7 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.mechanism import GRID_BITS
+from processes import Child
 
 DATA = people()
 NAME, MINE = next(clients(DATA))
@@ -154,31 +153,10 @@ HUGE = {
 _LARGE = dataclasses.replace(
     small_plan(DATA), facts=dataclasses.replace(Facts.of(DATA), image_size=28), critic=HUGE["features"].critic
 )
-_BOUNDED = """
-import json, resource, sys
-from pathlib import Path
-from gswgan.federated.client import Client
-from gswgan.federated.memory import Cap
-from rounds import read_log
-
-resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
-def read(facts):
-    raise AssertionError("the records were looked at")
-client = Client(
-    "alice", read, Path(sys.argv[1]), trust="trusted-aggregator",
-    cap=Cap(epsilon=100.0, delta=1e-5, neighbours="zeroed"),
-)
-reply = client.reply(json.loads(sys.stdin.read()))
-print(json.dumps([reply, read_log(client.home), sorted(path.name for path in client.home.iterdir())]))
-"""
 
 
 def test_a_plan_that_asks_for_gigabytes_is_refused_before_anything_is_allocated(tmp_path: Path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _BOUNDED, str(tmp_path)], input=json.dumps(question(_LARGE)), capture_output=True,
-        text=True, env=environment, check=False,
-    )  # fmt: skip
+    done = Child(reply_in_little_memory, tmp_path, json.dumps(question(_LARGE))).wait()
     assert done.returncode == 0, done.stderr
     reply, log, left = json.loads(done.stdout)
     assert reply["refused"] == REFUSED

@@ -35,6 +35,13 @@ def test_status_shows_each_client_against_its_cap(tmp_path: Path):
     one = make_clients(held.folder.private / "clients", data, plan)[data.person_ids[3]].home
     assert data.person_ids[3] in (shown := call("status", one))
     assert data.person_ids[4] not in shown
+    result = CliRunner().invoke(app, ["federate", "status", str(tmp_path / "run"), "--json"])
+    found = json.loads(result.stdout)["clients"]
+    assert [row["client"] for row in found] == sorted(data.person_ids)
+    assert {row["spent_epsilon"] <= row["cap_epsilon"] for row in found} == {True}
+    assert {(row["answers"], row["delta"], row["neighbours"]) for row in found} == {
+        (1, plan.guarantee.delta, plan.guarantee.neighbours)
+    }
     with pytest.raises(GswganError, match="keeps its state"):
         call("status", tmp_path / "nothing")
 
@@ -129,5 +136,5 @@ def test_rounds_of_algorithm_2_are_simulated_and_leave_no_process(tmp_path: Path
 @flower
 @pytest.mark.parametrize("trust", ["trusted-aggregator", "untrusted-server"])
 def test_a_simulation_ends_with_a_release_and_leaves_no_process(tmp_path: Path, trust: str):
-    run = _simulated(tmp_path, "--clients", "20", "--epsilon", "100", "--steps", "30", "--trust", trust)
-    assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 20
+    run = _simulated(tmp_path, "--clients", "6", "--epsilon", "300", "--steps", "2", "--trust", trust)
+    assert len(json.loads((run / "private/closed.json").read_text())["answers"]) == 6

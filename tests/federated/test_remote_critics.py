@@ -1,4 +1,4 @@
-"""Algorithm 2 without a network: equal to the centralized ensemble on the same shards, for every participation."""
+"""Algorithm 2 without a network: equal to the centralized ensemble on the same parts, for every participation."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def _generator(plan: Plan) -> Generator:
 
 
 def _both(root: Path, plan: Plan) -> tuple[Ensemble, RunFolder, RemoteCritics, RunFolder]:
-    """The centralized ensemble with the people as shards, and the same critics and streams at their clients."""
-    count = plan.privacy.shards
+    """The centralized ensemble with a critic per person, and the same critics and streams at their clients."""
+    count = plan.privacy.critics
     central_folder = RunFolder.create(root / "central", plan)
     central = make_critic(plan, central_folder, DATA, CPU)
     assert isinstance(central, Ensemble)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rounds import answer_all, make_clients, make_round, people, run_killed, small_plan
+from in_children import SERVER_DEATHS, kill_servers
+from rounds import answer_all, make_clients, make_round, people, small_plan
 
 from conftest import noise_by_name
 from gswgan.critics.kernel.embedding import Embedding
@@ -28,6 +29,7 @@ from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from gswgan.run.released import load
+from processes import Child
 
 DATA = people()
 CPU = torch.device("cpu")
@@ -163,49 +165,16 @@ def test_clients_that_never_answer_count_as_zero_and_a_round_of_nobody_still_rel
     assert flat(held.folder) - noise == pytest.approx(rows * (plan.privacy.clip_norm / UNIT), abs=1e-12)
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from rounds import answer_all, make_clients, make_round, people, small_plan
-from gswgan.critics.kernel.embedding import Embedding
-from gswgan.federated import server as module
-
-def die(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-root, places = Path(sys.argv[1]), sys.argv[2:]
-plan = small_plan(people(), insecure_reproducible=True)
-for place in places:
-    if child := os.fork():
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        continue
-    held = make_round(root / place / "run", people(), plan)
-    those = make_clients(root / place / "state", people(), plan, insecure=True)
-    if place == "in the round":
-        answer_all(held, dict(list(those.items())[:5]))
-        die()
-    answer_all(held, those)
-    if place == "closed":
-        held.answers.close()
-        die()
-    if place == "in the ledger":
-        Embedding.of_persons = die
-    if place == "released":
-        module.observers = die
-    held.release()
-"""
-PLACES = ["in the round", "closed", "in the ledger", "released"]
-
-
 @pytest.fixture(scope="module")
 def graves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rounds whose server was killed with SIGKILL at each place."""
     root = tmp_path_factory.mktemp("killed")
-    run_killed(_KILLED, root, *PLACES)
+    done = Child(kill_servers, root, KNOWN).wait()
+    assert done.returncode == 0, done.stderr
     return root
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", SERVER_DEATHS)
 def test_a_server_that_is_killed_goes_on_and_releases_once(tmp_path: Path, graves: Path, place: str):
     plan = KNOWN
     straight = released(tmp_path / "run", by_name=False)

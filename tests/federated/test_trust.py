@@ -147,7 +147,7 @@ def exact(plan: Plan, sensitivity: float, rounds: int) -> float:
 def test_a_trusted_aggregator_adds_the_noise_once_for_one_client_zeroed():
     plan = critic_plan(epsilon=10)
     privacy, bound = plan.privacy, plan.privacy.clip_norm * math.sqrt(plan.privacy.rows)
-    assert (privacy.neighbours, privacy.observer, privacy.unit, privacy.shards) == ("zeroed", "public", "person", 12)
+    assert (privacy.neighbours, privacy.observer, privacy.unit, privacy.critics) == ("zeroed", "public", "person", 12)
     assert trust_of(plan) == "trusted-aggregator"
     assert privacy.event == Gaussian(noise_std=privacy.noise_std, sensitivity=bound, neighbours="zeroed")
     assert exact(plan, bound, 5) == pytest.approx(10, rel=2e-3)

@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from gswgan.generators import GeneratorSettings, build_network
-from gswgan.generators.blocks import doubled, repeated, upsampling
 from gswgan.generators.generator import Generator, OptimizerSettings
-from gswgan.generators.latent import balanced_labels, latent_codes
-from gswgan.generators.sampling import channels_last, draw_images, grid_png
+from gswgan.generators.networks import doubled, repeated, upsampling
+from gswgan.generators.sampling import balanced_labels, channels_last, draw_images, grid_png, latent_codes
 from gswgan.privacy import Streams
 
 CPU = torch.device("cpu")

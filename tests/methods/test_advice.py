@@ -36,18 +36,18 @@ def test_mnist_by_hand() -> None:
     assert found.kernel_noise == pytest.approx(1.000 * 10 / 60_000 * 28 * math.e**0.5, rel=2e-3)
     assert found.step_noise == pytest.approx(3.150 * 8 * 28 / (0.1 * 1000), rel=2e-3)  # B = 64, C = 1
     assert found.run_noise == pytest.approx(3.150 * 8 * 28 / 100 / 1000**0.5, rel=2e-3)
-    assert found.ratio == pytest.approx((64 / math.e) ** 0.5 * 6, rel=1e-2)  # 6 records of a class in a shard
-    assert found.class_in_shard == 6
+    assert found.ratio == pytest.approx((64 / math.e) ** 0.5 * 6, rel=1e-2)  # 6 records of a class per critic
+    assert found.class_per_critic == 6
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 @pytest.mark.parametrize(
     "facts", [images(1437, size=8), images(10_000, classes=26), images(10**6, channels=3, size=32)]
 )
-def test_ratio_is_the_records_of_a_class_in_a_shard(facts: Facts, epsilon: float) -> None:
+def test_ratio_is_the_records_of_a_class_per_critic(facts: Facts, epsilon: float) -> None:
     """Epsilon, T, q and the image cancel: both spend the same budget, one on n / L records, the other on K critics."""
     found = compare(facts, epsilon=epsilon, delta=1e-7)
-    assert found.ratio == pytest.approx((64 / math.e) ** 0.5 * found.class_in_shard, rel=0.02)
+    assert found.ratio == pytest.approx((64 / math.e) ** 0.5 * found.class_per_critic, rel=0.02)
 
 
 def test_kernel_noise_is_what_the_features_give() -> None:
@@ -74,7 +74,7 @@ def test_kernel_noise_is_what_the_features_give() -> None:
 def test_ensemble_noise_is_what_a_step_gives() -> None:
     """Noise on a sum over qK critics, divided by qK, against rows of length C; the paper's draw divides by one."""
     settings = PrivacySettings(
-        delta=1e-5, noise_std=6.0, clip_norm=0.5, rows=16, releases=9, sampling="poisson", rate=0.2, shards=50
+        delta=1e-5, noise_std=6.0, clip_norm=0.5, rows=16, releases=9, sampling="poisson", rate=0.2, critics=50
     )
     facts = images(1000, size=8)
     rows = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)) * 6 / 10
@@ -84,8 +84,8 @@ def test_ensemble_noise_is_what_a_step_gives() -> None:
     assert Comparison(facts=facts, kernel=settings, ensemble=settings).run_noise == pytest.approx(9.6 / 3)
 
 
-def test_more_shards_mean_less_noise() -> None:
-    few, many = (compare(MNIST, epsilon=10, delta=1e-5, shards=shards) for shards in (500, 2000))
+def test_more_critics_mean_less_noise() -> None:
+    few, many = (compare(MNIST, epsilon=10, delta=1e-5, critics=critics) for critics in (500, 2000))
     assert few.run_noise == pytest.approx(4 * many.run_noise)
     assert few.kernel_noise == many.kernel_noise
 
@@ -98,14 +98,14 @@ def test_choice_flips_where_features_fall_short_and_noise_is_bearable() -> None:
     assert compare(large, epsilon=1, delta=1e-7).choice == "kernel"  # too loud for critics
     needed = compare(images(60_000, size=32, channels=3), epsilon=10, delta=1e-5).enough_critics
     below, above = (
-        compare(images(60_000, size=32, channels=3), epsilon=10, delta=1e-5, shards=shards)
-        for shards in (needed - 2, needed)
+        compare(images(60_000, size=32, channels=3), epsilon=10, delta=1e-5, critics=critics)
+        for critics in (needed - 2, needed)
     )
     assert (below.choice, above.choice) == ("kernel", "ensemble")
     assert above.run_noise <= BEARABLE < below.run_noise
     many = compare(images(10**6, classes=1000, size=32, channels=3), epsilon=10, delta=1e-7)
     assert many.run_noise <= BEARABLE
-    assert many.choice == "kernel"  # half a record of a class in a shard: nothing to learn from
+    assert many.choice == "kernel"  # half a record of a class per critic: nothing to learn from
 
 
 def test_enough_records_and_enough_epsilon_are_enough_and_no_more() -> None:
@@ -150,7 +150,7 @@ def test_advice_in_words(facts: Facts, options: dict, expected: list[str]) -> No
 @pytest.mark.parametrize(
     ("facts", "options"),
     [
-        pytest.param(MNIST, {"preset": "paper", "shards": 1}, marks=pytest.mark.slow),  # epsilon 282,688
+        pytest.param(MNIST, {"preset": "paper", "critics": 1}, marks=pytest.mark.slow),  # epsilon 282,688
         (MNIST, {"epsilon": 1e-9, "delta": 0.5}),  # a guarantee of 0
         (images(2, classes=1, size=8), {"epsilon": 20}),
     ],
@@ -169,6 +169,6 @@ def test_without_dp_accounting_a_saved_plan_can_still_be_shown(monkeypatch: pyte
 def test_the_page_has_the_figures_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "methods.md").read_text().split())
     found = compare(MNIST, epsilon=10.0, delta=1e-5)
-    assert f"{found.ratio:.0f} times for MNIST with K = {found.ensemble.shards}" in page
+    assert f"{found.ratio:.0f} times for MNIST with K = {found.ensemble.critics}" in page
     assert f"at noise {found.kernel_noise:.2g}, 0.057 and 0.47" in page
     assert f"Up to {BEARABLE:g} both critics work" in page

@@ -102,16 +102,16 @@ def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes, monk
     isolated(tmp_path, stripes, Replay(monkeypatch))
 
 
-@pytest.mark.parametrize("leak", ["all see one record", "all see one shard"])
+@pytest.mark.parametrize("leak", ["all see one record", "all see one part"])
 def test_the_check_finds_teachers_that_share_records(tmp_path, stripes, monkeypatch, leak: str) -> None:
     def spoil(critic: GPate) -> None:
-        shards = critic.teachers.partitions
-        table = shards.table.clone()
+        parts = critic.teachers.partitions
+        table = parts.table.clone()
         if leak == "all see one record":
             table[:, 0] = 17
         else:
             table[:] = table[(table == 17).any(dim=1).nonzero()[0, 0]]
-        critic.teachers.partitions = Partitions(table=table, sizes=shards.sizes)
+        critic.teachers.partitions = Partitions(table=table, sizes=parts.sizes)
 
     with pytest.raises(AssertionError):
         isolated(tmp_path, stripes, Replay(monkeypatch), spoil)

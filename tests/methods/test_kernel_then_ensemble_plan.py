@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch, **changes) -> Plan:
     monkeypatch.setattr(kernel_then_ensemble, "is_started", lambda facts: True)
     monkeypatch.setattr(kernel_then_ensemble, "rows_of_a_step", lambda facts: 6)
     monkeypatch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
-    plan = make_plan(Facts.of(tiny_images()), preset="ensemble", shards=6, steps=3)
+    plan = make_plan(Facts.of(tiny_images()), preset="ensemble", critics=6, steps=3)
     critics = EnsembleSettings(width=4, updates=2, learning_batch=4)
     kernel = dataclasses.replace(plan.critic.kernel, features=64)
     critic = dataclasses.replace(plan.critic, steps=4, kernel=kernel, ensemble=critics)

@@ -84,7 +84,7 @@ def test_a_plan_depends_on_public_facts_only_and_comes_back(method: str, tmp_pat
     plan.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan
     content = json.loads((tmp_path / "plan.json").read_text())
-    assert (content["method"], content["format_version"]) == (method, 5)
+    assert (content["method"], content["format_version"]) == (method, 6)
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -182,9 +182,9 @@ def test_revisited_keeps_its_settings_but_the_noise() -> None:
     ("method", "options", "named"),
     [
         ("gan", {"epsilon": 10}, "no guarantee"),
-        ("gan", {"shards": 5}, "shards"),
-        ("dp-sgd-gan", {"shards": 5}, "shards"),
-        ("g-pate", {"shards": 97}, "shards"),
+        ("gan", {"critics": 5}, "critics"),
+        ("dp-sgd-gan", {"critics": 5}, "critics"),
+        ("g-pate", {"critics": 97}, "critics"),
         ("pate-gan", {"preset": "paper"}, "preset"),
         ("dp-gan", {}, "method"),
         (None, {}, "method"),
@@ -195,7 +195,7 @@ def test_what_a_method_has_not_is_refused(method, options: dict, named: str) -> 
         make_plan(Facts.of(DATA), method=method, **options)
 
 
-def test_persons_are_shards_for_teachers_and_refused_by_dp_sgd() -> None:
+def test_persons_are_divided_among_teachers_and_refused_by_dp_sgd() -> None:
     facts = dataclasses.replace(Facts.of(DATA), persons=20)
     assert make_plan(facts, method="g-pate", steps=2).guarantee.unit == "person"
     assert make_plan(facts, method="pate-gan", steps=2).critic.teachers <= 20
@@ -409,7 +409,7 @@ def test_a_method_from_the_command_line(tmp_path: Path, monkeypatch) -> None:
 
 def test_accounting_for_a_method() -> None:
     call = ["privacy", "account", "--method", "dp-sgd-gan", "--preset", "dp-cgan", "--json"]
-    content = json.loads(CliRunner().invoke(app, call).output)
+    content = json.loads(CliRunner().invoke(app, call).stdout)
     assert content["epsilon"] == pytest.approx(7.93, abs=0.005)
     assert (content["delta"], content["neighbours"], content["sampling"]) == (1e-5, "replace-one", "poisson")
     assert "30000 x Gaussian" in content["planned"][0]

@@ -58,7 +58,7 @@ def started_plan(data: ImageData) -> Plan:
         patch.setattr(kernel_then_ensemble, "is_started", lambda facts: True)
         patch.setattr(kernel_then_ensemble, "rows_of_a_step", lambda facts: 6)
         patch.setattr(kernel_then_ensemble, "CATCH_UP", 1)
-        plan = make_plan(Facts.of(data), preset="ensemble", shards=6, steps=60, **KEY)
+        plan = make_plan(Facts.of(data), preset="ensemble", critics=6, steps=60, **KEY)
     kernel = dataclasses.replace(plan.critic.kernel, features=64)
     critics = EnsembleSettings(width=4, updates=1, learning_batch=4)
     critic = dataclasses.replace(plan.critic, steps=4, kernel=kernel, ensemble=critics)

@@ -112,9 +112,9 @@ def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, m
     """An index that is not the loop's (mlforhealthlabpub issue 29): every teacher is given the same partition."""
 
     def spoil(critic: PateGan) -> None:
-        shards = critic.teachers.partitions
-        own = shards.table[(shards.table == 17).any(dim=1)]
-        critic.teachers.partitions = Partitions(table=own.expand(COUNT, -1), sizes=shards.sizes)
+        parts = critic.teachers.partitions
+        own = parts.table[(parts.table == 17).any(dim=1)]
+        critic.teachers.partitions = Partitions(table=own.expand(COUNT, -1), sizes=parts.sizes)
 
     with pytest.raises(AssertionError):
         isolated(tmp_path, stripes, monkeypatch, spoil)
@@ -165,7 +165,7 @@ def test_a_mechanism_does_not_take_an_event_that_forgets(tmp_path, values: int) 
         VoteMechanism(ballot=SETTINGS.ballot, event=event, ledger=ledger, streams=key_of(0))
 
 
-def test_shards_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
+def test_parts_are_disjoint_cut_once_and_by_index_alone(tmp_path, stripes) -> None:
     critic = make(tmp_path / "a", stripes)
     before = critic.teachers.partitions.table.clone()
     play(critic, tiny_generator())

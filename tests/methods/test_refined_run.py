@@ -89,9 +89,9 @@ def test_persons_are_refused(change: dict) -> None:
         make_plan(dataclasses.replace(MNIST, **change), preset="refined")
 
 
-def test_shards_are_refused() -> None:
-    with pytest.raises(PlanError, match="no shards with preset refined"):
-        make_plan(MNIST, preset="refined", shards=10)
+def test_a_number_of_critics_is_refused() -> None:
+    with pytest.raises(PlanError, match="no number of critics with preset refined"):
+        make_plan(MNIST, preset="refined", critics=10)
 
 
 def test_a_plan_that_releases_more_than_is_accounted_for_is_refused() -> None:

@@ -12,7 +12,7 @@ from gswgan.privacy import Accountant, DrawnOne, Gaussian, Repeated, Sampled, ca
 from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import claimed_centralized, claimed_federated, subsampled_rdp
 
-SHARDS, STEPS, BATCH, DELTA = 1000, 20_000, 32, 1e-5
+CRITICS, STEPS, BATCH, DELTA = 1000, 20_000, 32, 1e-5
 CLIENTS, ROUNDS, FEDERATED_DELTA = 866, 30_000, 1.15e-3
 REPLACED, ZEROED = Accountant("replace-one"), Accountant("zeroed")
 
@@ -29,11 +29,11 @@ def drawn(event: Gaussian, count: int, times: int) -> Repeated:
 
 
 def test_the_guarantee_of_the_centralized_run() -> None:
-    assert REPLACED.epsilon(drawn(step(), SHARDS, STEPS), DELTA) == pytest.approx(610.3, abs=0.1)
+    assert REPLACED.epsilon(drawn(step(), CRITICS, STEPS), DELTA) == pytest.approx(610.3, abs=0.1)
 
 
 def test_the_lower_bound_of_the_centralized_run() -> None:
-    assert drawn_one_lower_bound(DrawnOne(count=SHARDS, event=step()), STEPS, DELTA) == pytest.approx(329.4, abs=0.1)
+    assert drawn_one_lower_bound(DrawnOne(count=CRITICS, event=step()), STEPS, DELTA) == pytest.approx(329.4, abs=0.1)
 
 
 def is_possible(epsilon: float) -> None:
@@ -42,16 +42,16 @@ def is_possible(epsilon: float) -> None:
 
 
 def test_our_figure_for_the_papers_run_is_possible_and_the_claimed_one_is_not() -> None:
-    is_possible(REPLACED.epsilon(drawn(step(), SHARDS, STEPS), DELTA))
+    is_possible(REPLACED.epsilon(drawn(step(), CRITICS, STEPS), DELTA))
     is_possible(
-        REPLACED.epsilon(Repeated(event=step(), times=STEPS // SHARDS), DELTA)
+        REPLACED.epsilon(Repeated(event=step(), times=STEPS // CRITICS), DELTA)
     )  # balanced: each exactly 20 times
-    claim = claimed_centralized(SAMPLE, shards=SHARDS, steps=STEPS, batch_size=BATCH, delta=DELTA).epsilon
+    claim = claimed_centralized(SAMPLE, critics=CRITICS, steps=STEPS, batch_size=BATCH, delta=DELTA).epsilon
     assert claim == pytest.approx(9.993, abs=0.01)
     amplified_first = [
         claim,
-        REPLACED.epsilon(drawn(SAMPLE, SHARDS, STEPS), DELTA),  # the batch forgotten altogether
-        REPLACED.epsilon(Repeated(event=Sampled(rate=1 / SHARDS, event=SAMPLE), times=STEPS * BATCH), DELTA),
+        REPLACED.epsilon(drawn(SAMPLE, CRITICS, STEPS), DELTA),  # the batch forgotten altogether
+        REPLACED.epsilon(Repeated(event=Sampled(rate=1 / CRITICS, event=SAMPLE), times=STEPS * BATCH), DELTA),
     ]
     for epsilon in amplified_first:
         with pytest.raises(AssertionError):
@@ -66,34 +66,35 @@ def test_counting_loud_steps_refutes_the_claim_without_any_accountant() -> None:
     """
     mu, threshold = step().mu, 5.0
     quiet = norm.sf(threshold)
-    loud = (1 - 1 / SHARDS) * quiet + norm.sf(threshold - mu) / SHARDS
+    loud = (1 - 1 / CRITICS) * quiet + norm.sf(threshold - mu) / CRITICS
     counts = np.arange(1, 100)
     here, there = binom.sf(counts - 1, STEPS, loud) - DELTA, binom.logsf(counts - 1, STEPS, quiet)
     epsilon = (np.log(here[here > 0]) - there[here > 0]).max()
     assert epsilon > 200
-    claim = claimed_centralized(SAMPLE, shards=SHARDS, steps=STEPS, batch_size=BATCH, delta=DELTA).epsilon
+    claim = claimed_centralized(SAMPLE, critics=CRITICS, steps=STEPS, batch_size=BATCH, delta=DELTA).epsilon
     assert epsilon > 20 * claim
 
 
 def test_the_other_accountings_of_the_centralized_run() -> None:
-    balanced = Repeated(event=step(), times=STEPS // SHARDS)
+    balanced = Repeated(event=step(), times=STEPS // CRITICS)
     assert REPLACED.epsilon(balanced, DELTA) == pytest.approx(379.4, abs=0.1)
     vacuous = min(
-        STEPS * subsampled_rdp(step(), 1 / SHARDS, order) + math.log(1 / DELTA) / (order - 1) for order in range(2, 257)
+        STEPS * subsampled_rdp(step(), 1 / CRITICS, order) + math.log(1 / DELTA) / (order - 1)
+        for order in range(2, 257)
     )
     assert vacuous == pytest.approx(296_560, rel=1e-4)
 
 
 def test_the_same_run_as_a_poisson_sum() -> None:
-    poisson_sum = Repeated(event=Sampled(rate=1 / SHARDS, event=step()), times=STEPS)
+    poisson_sum = Repeated(event=Sampled(rate=1 / CRITICS, event=step()), times=STEPS)
     assert REPLACED.epsilon(poisson_sum, DELTA) == pytest.approx(24.17, abs=0.01)
 
 
 def test_the_per_sample_poisson_figures() -> None:
     """As if each sample had a draw of its own: Poisson-sampled, at distance 2C from the shared answer and replaced."""
-    shared = drawn_one_lower_bound(DrawnOne(count=SHARDS, event=SAMPLE), STEPS * BATCH, DELTA)
+    shared = drawn_one_lower_bound(DrawnOne(count=CRITICS, event=SAMPLE), STEPS * BATCH, DELTA)
     assert shared == pytest.approx(4.115, abs=0.005)
-    each = Repeated(event=Sampled(rate=1 / SHARDS, event=SAMPLE), times=STEPS * BATCH)
+    each = Repeated(event=Sampled(rate=1 / CRITICS, event=SAMPLE), times=STEPS * BATCH)
     assert REPLACED.epsilon(each, DELTA) == pytest.approx(3.150, abs=0.01)
 
 
@@ -102,8 +103,8 @@ def test_the_noise_that_would_make_the_paper_true(epsilon: float, visible: float
     def noise(event: object) -> float:
         return calibrate(event, epsilon=epsilon, delta=DELTA, accountant=REPLACED)  # type: ignore[arg-type]
 
-    assert noise(lambda m: drawn(step(m), SHARDS, STEPS)) == pytest.approx(visible, rel=1e-3)
-    assert noise(lambda m: Repeated(event=step(m), times=STEPS // SHARDS)) == pytest.approx(balanced, rel=1e-3)
+    assert noise(lambda m: drawn(step(m), CRITICS, STEPS)) == pytest.approx(visible, rel=1e-3)
+    assert noise(lambda m: Repeated(event=step(m), times=STEPS // CRITICS)) == pytest.approx(balanced, rel=1e-3)
 
 
 def test_the_federated_figures() -> None:

@@ -4,8 +4,8 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import tiny_images, tiny_plan
+from gswgan.cli.main import app
 from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
@@ -23,6 +24,7 @@ from gswgan.errors import PlanError, PrivacyError
 from gswgan.methods import make_plan, plan_from_table, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
+from processes import Child
 
 MNIST = Facts(
     data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
@@ -58,6 +60,7 @@ def test_plan_depends_on_public_facts_only() -> None:
         assert plans[0].facts.classes == 3  # not the one class that occurs
     assert {field.name for field in dataclasses.fields(Facts)} == {
         "data", "records", "persons", "classes", "class_names", "labelled", "image_size", "channels",
+        "reading",
     }  # fmt: skip
 
 
@@ -86,7 +89,7 @@ def test_default_plan_is_one_release_of_sensitivity_two() -> None:
 def test_ensemble_plan_never_overshoots_and_has_a_curve(preset: str) -> None:
     plan = make_plan(MNIST, preset=preset, epsilon=3)
     assert plan.guarantee.epsilon <= 3
-    assert plan.privacy.shards == 1000
+    assert plan.privacy.critics == 1000
     assert plan.privacy.rows == plan.training.batch_size
     steps, spent = zip(*plan.curve)
     assert list(steps) == sorted(steps)
@@ -120,7 +123,7 @@ def test_person_unit_is_stated_and_bounded() -> None:
     assert plan.privacy.clip_norm == pytest.approx(0.7 * 10**-0.5)
     assert plan.privacy.contribution.sensitivity("replace-one") == pytest.approx(1.4 * 10**-0.5)
     assert not plan.privacy.counts  # they are inside the person's clipped table
-    assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.shards <= 539
+    assert make_plan(facts, preset="ensemble", delta=1e-3).privacy.critics <= 539
 
 
 def test_unlabelled_plan_has_no_counts() -> None:
@@ -134,12 +137,12 @@ def test_unlabelled_plan_has_no_counts() -> None:
     [
         ({"epsilon": 0.0}, PrivacyError), ({"epsilon": float("nan")}, PrivacyError), ({"epsilon": -1.0}, PrivacyError),
         ({"delta": 0.0}, PrivacyError), ({"delta": 1.0}, PrivacyError), ({"preset": "nope"}, PlanError),
-        ({"shards": 5}, PlanError), ({"preset": "ensemble", "shards": 60_001}, PlanError),
-        ({"preset": "ensemble", "shards": 0}, PlanError), ({"preset": "paper-federated"}, PlanError),
+        ({"critics": 5}, PlanError), ({"preset": "ensemble", "critics": 60_001}, PlanError),
+        ({"preset": "ensemble", "critics": 0}, PlanError), ({"preset": "paper-federated"}, PlanError),
         ({"epsilon": 1e5}, PrivacyError), ({"epsilon": "ten"}, PrivacyError), ({"epsilon": True}, PrivacyError),
         ({"delta": 1e-13}, PrivacyError), ({"delta": "small"}, PrivacyError), ({"steps": 0}, PlanError),
         ({"steps": 1.5}, PlanError), ({"steps": 10**7}, PlanError), ({"preset": "ensemble", "steps": -1}, PlanError),
-        ({"seed": -1}, PlanError), ({"preset": "ensemble", "shards": 2.5}, PlanError),
+        ({"seed": -1}, PlanError), ({"preset": "ensemble", "critics": 2.5}, PlanError),
     ],
 )  # fmt: skip
 def test_bad_requests_are_refused(options: dict, error: type[Exception]) -> None:
@@ -173,7 +176,7 @@ def test_saved_plan_is_the_plan(tmp_path: Path) -> None:
         plan.save(path)
         assert read_plan(path) == plan
         assert read_plan(path).digest() == plan.digest()
-        assert json.loads(path.read_text())["format_version"] == 5
+        assert json.loads(path.read_text())["format_version"] == 6
     other = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=2.15))
     assert other.digest() != plan.digest()
 
@@ -235,15 +238,15 @@ def test_a_plan_cannot_claim_what_its_critic_does_not_do(tmp_path: Path, change,
         read_plan(content)
 
 
-def test_a_plan_for_shards_needs_them(tmp_path: Path) -> None:
-    for shards in (None, 97):
+def test_a_plan_for_drawn_critics_needs_their_number(tmp_path: Path) -> None:
+    for critics in (None, 97):
         content = tiny_plan(tiny_images(), preset="ensemble").to_json()
-        content["privacy"]["shards"] = shards
-        with pytest.raises(PlanError, match="shards"):
+        content["privacy"]["critics"] = critics
+        with pytest.raises(PlanError, match="critics"):
             read_plan(content)
     content = tiny_plan(tiny_images(), preset="paper").to_json()
-    content["privacy"]["shards"] = None
-    with pytest.raises(PlanError, match="shards"):
+    content["privacy"]["critics"] = None
+    with pytest.raises(PlanError, match="critics"):
         read_plan(content)
 
 
@@ -255,24 +258,24 @@ def test_steps_of_the_ensemble_cannot_differ_from_what_is_accounted_for() -> Non
         dataclasses.replace(plan, training=dataclasses.replace(plan.training, batch_size=1000))
 
 
+def call_without_dp_accounting(arguments: list[str]) -> None:
+    assert "dp_accounting" not in sys.modules, "it was imported with the package"
+    sys.modules["dp_accounting"] = None
+    find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "dp_accounting" else find(name, *rest)
+    app(arguments, standalone_mode=False)
+
+
 def test_a_saved_plan_runs_without_dp_accounting(tmp_path: Path) -> None:
     data = tiny_images()
     tiny_plan(data).save(tmp_path / "plan.json")
     np.savez(tmp_path / "data.npz", images=data.images[:, 0], labels=data.labels)
-    script = f"""
-import sys
-sys.modules["dp_accounting"] = None
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "dp_accounting" else find(name, *rest)
-from gswgan.cli.main import app
-app(["train", "--plan", r"{tmp_path}/plan.json", "--data", r"{tmp_path}/data.npz", "--classes", "3",
-     "--out", r"{tmp_path}/run", "--device", "cpu"], standalone_mode=False)
-"""
     plan = read_plan(tmp_path / "plan.json")
     facts = dataclasses.replace(plan.facts, data="data", class_names=("0", "1", "2"))
     dataclasses.replace(plan, facts=facts).save(tmp_path / "plan.json")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    command = ["train", "--plan", tmp_path / "plan.json", "--data", tmp_path / "data.npz", "--classes", 3]
+    command += ["--out", tmp_path / "run", "--device", "cpu"]
+    done = Child(call_without_dp_accounting, [str(word) for word in command]).wait()
     assert done.returncode == 0, done.stderr
     statement = json.loads((tmp_path / "run/release/privacy.json").read_text())
     assert statement["epsilon"] == plan.guarantee.epsilon

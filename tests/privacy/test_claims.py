@@ -13,7 +13,7 @@ SAMPLE = Gaussian(noise_std=1.07 * 2, sensitivity=2.0)  # the reference code's n
 
 
 def test_the_papers_centralized_figure() -> None:
-    claim = claimed_centralized(SAMPLE, shards=1000, steps=20_000, batch_size=32, delta=1e-5)
+    claim = claimed_centralized(SAMPLE, critics=1000, steps=20_000, batch_size=32, delta=1e-5)
     assert claim.epsilon == pytest.approx(9.993, abs=0.01)
     assert "does not hold" in claim.accounting
     assert claim.to_json() == {"epsilon": claim.epsilon, "delta": 1e-5, "accounting": claim.accounting}
@@ -34,8 +34,8 @@ def test_the_federated_figure_is_the_best_real_order() -> None:
 
 
 def test_the_centralized_figure_grows_with_what_it_should() -> None:
-    def epsilon(steps: int, batch_size: int, shards: int) -> float:
-        return claimed_centralized(SAMPLE, shards=shards, steps=steps, batch_size=batch_size, delta=1e-5).epsilon
+    def epsilon(steps: int, batch_size: int, critics: int) -> float:
+        return claimed_centralized(SAMPLE, critics=critics, steps=steps, batch_size=batch_size, delta=1e-5).epsilon
 
     assert epsilon(20_000, 32, 1000) > epsilon(10_000, 32, 1000)
     assert epsilon(20_000, 32, 1000) > epsilon(20_000, 32, 1500)
@@ -51,6 +51,6 @@ def test_the_bound_is_never_below_nothing_and_never_below_rate_zero() -> None:
 
 def test_a_claim_has_a_delta() -> None:
     with pytest.raises(PrivacyError):
-        claimed_centralized(SAMPLE, shards=10, steps=1, batch_size=1, delta=0.0)
+        claimed_centralized(SAMPLE, critics=10, steps=1, batch_size=1, delta=0.0)
     with pytest.raises(PrivacyError):
         claimed_federated(SAMPLE, clients=10, rounds=1, batch_size=1, delta=1.0)

@@ -20,7 +20,7 @@ from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
 from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae, make_plan
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.release.verify import verify
@@ -54,8 +54,8 @@ def small_data(method: str, preset: str) -> ImageData:
 
 def small_plan(data: ImageData, method: str, preset: str) -> Plan:
     """The planner's own plan for a few steps, with narrow critics: which tensors are released stays as it is."""
-    by_shard = METHODS.get(method, BY_PERSON.get(method)).takes_shards and preset not in ("kernel", "refined")
-    options = {"shards": 6} if by_shard else {}
+    divided = METHODS.get(method, BY_PERSON.get(method)).takes_critics and preset not in ("kernel", "refined")
+    options = {"critics": 6} if divided else {}
     steps = 12 if method in BY_PERSON else 3
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_merf_ae, "TINY_UPDATES", 3)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from gswgan.release.files import MANIFEST, checksum
 from gswgan.release.pack import pack
 from gswgan.release.verdict import UNSEEN
 from gswgan.release.verify import verify
+from processes import command_line
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -150,9 +149,7 @@ def test_the_command_line_packs_and_verifies_with_no_private_file(tmp_path: Path
 def test_a_failure_says_what_where_and_what_it_means(tmp_path: Path) -> None:
     folder = a_copy("kernel", tmp_path / "release")
     (folder / "records.npz").write_bytes(b"1")
-    command = [sys.executable, "-c", "from gswgan.cli.main import run; run()", "verify", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = command_line("verify", folder).wait()
     assert done.returncode == 1
     assert "'records.npz' is no file of a release. It may hold anything" in done.stderr
     assert "Traceback" not in done.stderr

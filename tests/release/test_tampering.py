@@ -98,7 +98,7 @@ CAREFUL: dict[str, tuple[str, str, Tamper]] = {
     "another ledger under a new generator": ("again-kernel", "another plan", ledger(
         lambda f: [f[0], {**f[1], "name": "embedding again"}])),
     # the plan, its digest and the ledger's context with it
-    "another K": ("paper", "kind(s) that the plan says", plan("privacy", "shards", value=100)),
+    "another K": ("paper", "kind(s) that the plan says", plan("privacy", "critics", value=100)),
     "another noise": ("kernel", "that the plan says", plan("privacy", "noise_std", value=5.0)),
     "another number of releases": ("ensemble", "not the 7", lambda folder: replan(folder, lambda t: (
         t["privacy"].update(releases=7), t["training"].update(steps=7), t.update(curve=[])))),

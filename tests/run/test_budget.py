@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +17,13 @@ from conftest import changed_in_one_record, tiny_baseline, tiny_images, tiny_pla
 from gswgan.cli.main import app
 from gswgan.data import ImageData, make_image_data
 from gswgan.errors import LedgerError, PlanError, PrivacyError, RunError
+from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed, Gaussian, Ledger
 from gswgan.privacy.ledger import Entry, chained_line, read_chain, read_ledger
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from processes import Child, command_line
 
 CPU = torch.device("cpu")
 DATA = tiny_images(300)
@@ -139,37 +139,27 @@ def test_a_budget_is_private_and_its_budget_is_fixed(budget: Budget) -> None:
         Budget(budget.path.with_name("nowhere"))
 
 
-RACE = """
-import os, sys
-from pathlib import Path
-sys.path[:0] = [{tests!r}]
-from conftest import tiny_images, tiny_plan
-from gswgan.errors import PrivacyError
-from gswgan.run.budget import Budget
-data = tiny_images(300)
-plan = tiny_plan(data, epsilon=4)
-budget = Budget(Path(sys.argv[1]))
-budget.check(plan)  # all that takes long is done: the children begin at once
-ready, go = os.pipe()
-for number in range(6):
-    if os.fork() == 0:
-        os.close(go)
-        os.read(ready, 1)  # until the parent closes its end
-        try:
-            budget.reserve(str(number), plan, data, where="")
-        except PrivacyError:
-            os._exit(3)
-        os._exit(0)
-os.close(go)
-print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(6)))
-"""
+def race(path: Path, plan: Plan) -> None:
+    """Six processes reserve at once; prints their exit codes."""
+    budget = Budget(path)
+    budget.check(plan)  # all that takes long is done: the children begin at once
+    ready, go = os.pipe()
+    for number in range(6):
+        if os.fork() == 0:
+            os.close(go)
+            os.read(ready, 1)  # until the parent closes its end
+            try:
+                budget.reserve(str(number), plan, DATA, where="")
+            except PrivacyError:
+                os._exit(3)
+            os._exit(0)
+    os.close(go)
+    print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(6)))
 
 
 def test_of_six_processes_at_once_as_many_enter_as_there_is_room_for(budget: Budget) -> None:
-    program = RACE.format(tests=str(Path(__file__).parents[1]))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, str(budget.path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = Child(race, budget.path, tiny_plan(DATA, epsilon=4)).wait()
+    assert done.returncode == 0, done.stderr
     event = tiny_plan(DATA, epsilon=4).total()
     costs = [Accountant("replace-one").epsilon(Composed(events=(event,) * n), 1e-5) for n in range(1, 7)]
     room = sum(cost <= 10 for cost in costs)
@@ -180,25 +170,11 @@ def test_of_six_processes_at_once_as_many_enter_as_there_is_room_for(budget: Bud
 
 def test_two_trainings_at_once_and_only_one_may_run(budget: Budget, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", images=DATA.images[:, 0], labels=DATA.labels)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-c",
-        "from gswgan.cli.main import run; run()",
-        "train",
-        "--classes",
-        "3",
-        "--steps",
-        "20",
-    ]
-    command += ["--data", str(tmp_path / "data.npz"), "--epsilon", "8", "--budget", str(budget.path), "--device", "cpu"]
-    started = [
-        subprocess.Popen([*command, "--out", str(tmp_path / name)], env=environment, stderr=subprocess.PIPE, text=True)
-        for name in ("one", "two")
-    ]
-    errors = [process.communicate()[1] for process in started]
-    assert sorted(process.returncode for process in started) == [0, 2]
-    assert "at most the budget of 10" in "".join(errors)
+    command = ("train", "--data", tmp_path / "data.npz", "--classes", 3, "--steps", 2, "--epsilon", 8)
+    command += ("--budget", budget.path, "--device", "cpu")
+    ended = [child.wait() for child in [command_line(*command, "--out", tmp_path / name) for name in ("one", "two")]]
+    assert sorted(done.returncode for done in ended) == [0, 2], ended
+    assert "at most the budget of 10" in "".join(done.stderr for done in ended)
     finished = [name for name in ("one", "two") if RunFolder(tmp_path / name).is_finished]
     ledgers = [name for name in ("one", "two") if RunFolder(tmp_path / name).ledger.exists()]
     assert len(finished) == 1

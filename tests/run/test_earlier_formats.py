@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from gswgan.run.retrain import retrain
+from processes import command_line
 
 CPU, DATA = torch.device("cpu"), tiny_images(48)
 
@@ -65,8 +64,7 @@ def test_an_earlier_run_is_refused_in_words_and_left_as_it_is(tmp_path: Path, us
 
 def test_the_command_line_says_so_in_one_message(tmp_path: Path) -> None:
     folder = earlier_run(tmp_path / "run", finished=False)
-    command = [sys.executable, "-m", "gswgan", "train", "--resume", str(folder.root)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = command_line("train", "--resume", folder.root).wait()
     assert ended.returncode == 2
     assert ended.stderr.startswith("gswgan: plan.format_version = 4")
     assert "Traceback" not in ended.stderr

@@ -75,7 +75,7 @@ def test_nan_in_the_last_step_is_not_published(tmp_path: Path, monkeypatch) -> N
 
 
 def test_a_critic_that_is_not_finite_stops_nothing(tmp_path: Path, monkeypatch) -> None:
-    """Its rows count as zero: a run that stopped for what one shard holds would tell who is in it."""
+    """Its rows count as zero: a run that stopped for what one critic has would tell who is in it."""
     folder, prepare = RunFolder.create(tmp_path / "run", plan_of("ensemble")), Ensemble.prepare
     states = []
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gswgan.generators import GeneratorSettings
+from gswgan.generators.cuda_graphs import EAGER, Captured
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.privacy import Streams
-from gswgan.run.cuda_graphs import EAGER, Captured, CapturedAround
+from gswgan.run.cuda_graphs import CapturedAround
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,10 +25,12 @@ from gswgan import GSWGAN
 from gswgan.cli import main
 from gswgan.errors import GswganError, PrivacyError, StorageError
 from gswgan.plan.plan import Plan
+from gswgan.privacy import Ledger
 from gswgan.privacy.ownership import check_marked, marked, state_folder
 from gswgan.privacy.randomness import create_key, load_key
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from processes import Child
 
 CPU, DATA, ZEROS = torch.device("cpu"), tiny_images(48), bytes(32)
 
@@ -252,23 +253,17 @@ def test_a_state_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> N
 
 # --- a process that is killed in `fit`
 
-KILLED = """
-import os, signal, sys
-sys.path[:0] = sys.argv[1].split(os.pathsep)
-from conftest import tiny_images
-from gswgan import GSWGAN
-from gswgan.privacy.ledger import Ledger
-os.environ["GSWGAN_STATE"] = sys.argv[2]
-Ledger.record = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # there is a key by now
-data = tiny_images(48)
-GSWGAN(steps=1, device="cpu").fit(data.images[:, 0], data.labels, classes=3)
-"""
+
+def fit_and_be_killed(state: Path) -> None:
+    os.environ["GSWGAN_STATE"] = str(state)
+    Ledger.record = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # there is a key by now
+    GSWGAN(steps=1, device="cpu").fit(DATA.images[:, 0], DATA.labels, classes=3)
 
 
 def test_the_next_fit_removes_the_key_of_one_that_was_killed(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    done = subprocess.run([sys.executable, "-c", KILLED, os.pathsep.join(sys.path), str(state)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    done = Child(fit_and_be_killed, state).wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr
     (left,) = state.rglob("key.json")
     with another_user(state):
         first = GSWGAN(steps=1, device="cpu").fit(DATA.images[:, 0], DATA.labels, classes=3)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conftest import tiny_baseline, tiny_images, tiny_plan
+from conftest import tiny_baseline, tiny_images, tiny_plan, write_persons
 from gswgan.cli.main import app
 from gswgan.critics.kernel import streaming
 from gswgan.data import ImageStream, load_data, open_stream, stream
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def found(tmp_path: Path) -> ImageStream:
-    return open_stream(write_npz(tmp_path / "set", tiny_images(120), shards=4), classes=3)
+    return open_stream(write_npz(tmp_path / "set", tiny_images(120), files=4), classes=3)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_files_of_one_name_are_refused_where_places_matter(tmp_path: Path) -> No
         assert not folder.key.exists()
     out = tmp_path / "never"
     with pytest.raises(DataError, match="several class folders"):
-        call("train", "--data", tmp_path / "set", "--preset", "ensemble", "--shards", 6, "--steps", 2, "--out", out)
+        call("train", "--data", tmp_path / "set", "--preset", "ensemble", "--critics", 6, "--steps", 2, "--out", out)
     assert not out.exists()
 
 
@@ -207,8 +207,9 @@ def test_other_methods_and_persons_take_the_folder_into_memory(tmp_path: Path) -
     pytest.importorskip("pyarrow")
     data = tiny_images(120)
     folder = write_parquet(tmp_path / "set", data)
-    call("train", "--data", folder, "--preset", "ensemble", "--shards", 6, "--steps", 2, "--out", tmp_path / "ensemble")
-    ids = tmp_path / "ids.txt"
-    ids.write_text("".join(f"{index // 2}\n" for index in range(120)))
+    call(
+        "train", "--data", folder, "--preset", "ensemble", "--critics", 6, "--steps", 2, "--out", tmp_path / "ensemble"
+    )
+    ids = write_persons(tmp_path / "ids.csv", [index // 2 for index in range(120)])
     call("train", "--data", folder, "--group-by", ids, "--steps", 2, "--out", tmp_path / "persons")
     assert RunFolder(tmp_path / "persons").plan().facts.persons == 60

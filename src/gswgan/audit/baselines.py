@@ -74,7 +74,7 @@ def tiny_plan(plan: Plan, *, seed: int) -> Plan:
     loud = make_plan(
         made_facts(max(RECORDS, _batch(plan.critic)), classes=2), method=plan.method, preset=plan.preset,
         epsilon=TINY_RUN_EPSILON if own_noise is None else None,
-        shards=4 if find_method(plan.method).takes_shards else None, steps=4,
+        critics=4 if find_method(plan.method).takes_critics else None, steps=4,
     )  # fmt: skip
     return restated(loud, seed=seed, facts=made_facts(RECORDS, classes=2), critic=_quiet(loud.critic))
 
@@ -195,8 +195,8 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatis
     with open_real_run(plan, data) as real:
         critic = real.critic
         critic.prepare(data)
-        changed = next(k for k in range(settings.teachers) if _sign_of_shard(critic.teachers, k))
-        votes[changed] = 0 if _sign_of_shard(critic.teachers, changed) > 0 else 1
+        changed = next(k for k in range(settings.teachers) if _sign_of_part(critic.teachers, k))
+        votes[changed] = 0 if _sign_of_part(critic.teachers, changed) > 0 else 1
         critic.votes = lambda *args: votes
         critic.teachers.learn = lambda *args: None
         seen = {"check": _watch_votes(critic._check, settings), "votes": _watch_votes(critic._vote, settings)}
@@ -207,7 +207,7 @@ def _attack_votes(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatis
     return seen
 
 
-def _sign_of_shard(teachers: Any, number: int) -> float:
+def _sign_of_part(teachers: Any, number: int) -> float:
     """The strongest sign_of_record among the records of a teacher."""
     own = teachers.partitions.table[number, : int(teachers.partitions.sizes[number])]
     said = _sign_of_record(teachers.images[own].to(torch.float32) / 255)

@@ -1,6 +1,6 @@
 """Worst-case neighbours of GS-WGAN's own critics, driven through the wiring of a real run.
 
-The attacker knows everything but the changed record and the run's key: the other records, the features, the shards.
+The attacker knows everything but the changed record and the run's key: the other records, the features, the partition.
 What they see is what leaves the barrier, projected on the one direction that tells the worlds apart.
 """
 
@@ -53,7 +53,7 @@ COPIES = 2000
 FEATURES = KernelSettings(features=32, length_scales=(0.5,))
 """The product's random features, few of them: the mechanism does not depend on how many there are."""
 
-SHARDS = 4
+CRITICS = 4
 """Critics in the real steps of the ensemble: how many others there are changes nothing along the direction."""
 
 SIGNAL_TO_NOISE = 2.5
@@ -160,7 +160,7 @@ def plant_critics(ensemble: Ensemble) -> None:
 
 
 def small_ensemble_plan(plan: Plan, *, seed: int) -> Plan:
-    """The plan with SHARDS critics that do not learn, a record each, and little noise; sampling as it is planned."""
+    """The plan with CRITICS critics that do not learn, a record each, and little noise; sampling as it is planned."""
     privacy = plan.privacy
     assert privacy is not None
     tiny: Any = replace(plan.critic.ensemble_settings, width=2, warm_start=0)
@@ -170,7 +170,7 @@ def small_ensemble_plan(plan: Plan, *, seed: int) -> Plan:
         noise = privacy.contribution.sensitivity("zeroed") / SIGNAL_TO_NOISE
         privacy = replace(privacy, noise_std=noise)
     return restated(
-        plan, seed=seed, facts=made_facts(SHARDS), critic=tiny, privacy=replace(privacy, shards=SHARDS),
+        plan, seed=seed, facts=made_facts(CRITICS), critic=tiny, privacy=replace(privacy, critics=CRITICS),
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
     seen = ReleaseStatistics(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
-    expected = expected_participants(privacy.event, SHARDS)
+    expected = expected_participants(privacy.event, CRITICS)
     with open_real_run(plan, data) as real:
         ensemble = real.critic.ensemble if start else real.critic
         plant_critics(ensemble)

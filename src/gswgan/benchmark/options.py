@@ -14,8 +14,7 @@ from gswgan.evaluation.classifiers import FAST, check
 from gswgan.evaluation.inputs import parse_classifiers, parse_seeds
 from gswgan.evaluation.metrics import Request
 from gswgan.evaluation.real_data import load_data, load_held_out
-from gswgan.plan.settings import check_epsilon, check_whole
-from gswgan.run.released import pick_device
+from gswgan.plan.settings import check_epsilon, check_whole, pick_device
 
 DataSets = Sequence[tuple[ImageData, ImageData | None]]
 """Training and held-out parts."""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from gswgan.cli.console import console, print_json
+from gswgan.cli.console import Json, console, print_json, table
 
 if TYPE_CHECKING:
     from gswgan.audit.mechanism import Audit
@@ -22,7 +21,7 @@ def audit(
     records: Annotated[int, typer.Option(help="Plan for so many records; they set the number of critics.")] = 60_000,
     claim: Annotated[float | None, typer.Option(
         help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Attack the mechanism of a method: `gswgan audit --preset paper --claim 9.99`.
 
@@ -39,19 +38,19 @@ def audit(
         result = audit_method(
             method, preset, records=records, claim=claim, note=lambda text: status.update(f"audit: {text}")
         )
+    _show(result)
     if json:
         print_json(result.to_json())
-    else:
-        _show(result)
 
 
 def _show(result: Audit) -> None:
-    table = Table("neighbours", "trials per world", "releases", "epsilon at least", "by the trade-off curve", box=None)
+    rows = []
     for pair in result.pairs:
         own = "" if pair.trade_off is None else f"{pair.trade_off.epsilon:.4g}"
         free = f"{pair.distribution_free.epsilon:.4g}"
-        table.add_row(pair.name, f"{pair.trials:,}", f"{pair.steps:,}", free, own)
-    console.print(table)
+        rows.append((pair.name, f"{pair.trials:,}", f"{pair.steps:,}", free, own))
+    header = ("neighbours", "trials per world", "releases", "epsilon at least", "by the trade-off curve")
+    console.print(table(header, rows))
     if result.tie is not None:
         console.print(
             f"trials on one number per release; real runs have the same law (Kolmogorov-Smirnov p = {result.tie:.2g})"

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console, errors, needs_extra, print_json, work_bar
+from gswgan.cli.console import Json, console, needs_extra, print_json
+from gswgan.cli.progress import work_bar
 
 _DATA, _WHAT = "Data", "What to compare"
 
@@ -40,7 +41,7 @@ def benchmark(
     inception_weights: Annotated[Path | None, typer.Option(
         help="The 2015 Inception for FID, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable on stdout; the rest goes to stderr.")] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Compare methods: `gswgan benchmark --data digits --methods all --epsilon 1,3,10 --seeds 1,2,3 --out FOLDER`.
 
@@ -52,7 +53,7 @@ def benchmark(
     from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
     from gswgan.cli.running import limit_threads
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     parsed = parse_options(methods, epsilon, seeds, classifiers)
     sets = load_sets(data or ["digits"], test_data, classes)
@@ -66,10 +67,9 @@ def benchmark(
 
 
 def _show(found: dict[str, Any], out: Path, json: bool) -> None:
-    shown = errors if json else console
-    shown.print((out / "benchmark.md").read_text())
+    console.print((out / "benchmark.md").read_text())
     for name in ("report.html", "benchmark.md", "benchmark.json", "figures"):
-        shown.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
+        console.print(f"{out / name} ({'computed on public data' if found['public'] else 'PRIVATE, not for release'})")
     if json:
         print_json(found)
     if found["failed"]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from gswgan.cli.console import console
+from gswgan.cli.console import Json, console, print_json, table
 from gswgan.errors import PlanError
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ def budget(
     sampled_share: Annotated[float | None, typer.Option(
         help="With --epsilon: the share of the budget for runs that are not plain Gaussian releases (ensemble, most "
         "baselines), from 0 to 1. Default: the first run decides, 0 or 1.")] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Show a budget file, or make one: `gswgan budget FILE --epsilon 10 --delta 1e-5`.
 
@@ -37,9 +37,23 @@ def budget(
         given = (epsilon, delta, sampled_share)
         raise PlanError("budget", given, "both --epsilon and --delta", "One means nothing without the other.")
     if epsilon is None or delta is None:
-        _show(Budget(file))
+        found = Budget(file)
     else:
-        _show(Budget.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share))
+        found = Budget.create(file, epsilon=epsilon, delta=delta, sampled_share=sampled_share)
+    _show(found)
+    if json:
+        print_json(_content(found))
+
+
+def _content(found: Budget) -> dict[str, Any]:
+    runs = [
+        {"when": run.when, "run": run.where, "what": run.what, "data": run.data, "repeated": run.repeated,
+         "neighbours": run.relation[0], "unit": run.relation[1], "observer": run.relation[2],
+         "takes": found.alone(run)}
+        for run in found.runs
+    ]  # fmt: skip
+    stated = {"budget": str(found.path), "epsilon": found.epsilon, "delta": found.delta}
+    return {**stated, "spent_epsilon": found.spent(), "used": found.words(), "runs": runs}
 
 
 def _show(found: Budget) -> None:
@@ -51,13 +65,13 @@ def _show(found: Budget) -> None:
     how = {"replace-one": "replaced", "zeroed": "zeroed"}[neighbours]
     console.print(f"used:      {found.words()} (one {unit} {how}; observer: {observer})")
     console.print("What holds for all runs together is the budget: what is used so far was chosen in view of results.")
-    table = Table("entered (UTC)", "run", "what", "data", "repeated", "takes epsilon")
+    rows = []
     marks = list(dict.fromkeys(budgeted.data for budgeted in found.runs))
     for budgeted in found.runs:
         mark = f"{marks.index(budgeted.data) + 1} ({budgeted.data[:8]})"
-        table.add_row(
-            budgeted.when[:16], budgeted.where, budgeted.what, mark, str(budgeted.repeated), found.alone(budgeted)
+        rows.append(
+            (budgeted.when[:16], budgeted.where, budgeted.what, mark, str(budgeted.repeated), found.alone(budgeted))
         )
-    console.print(table)
+    console.print(table(("entered (UTC)", "run", "what", "data", "repeated", "takes epsilon"), rows))
     if len(marks) > 1:
         console.print("Different data, or different views of the same: all of it is counted together.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console
+from gswgan.cli.console import Json, console, print_json
 from gswgan.cli.running import progress_of
 from gswgan.errors import PlanError, RunError
 
@@ -41,6 +41,7 @@ def debug(
     save_plan: Annotated[Path | None, Option(help="Save the plan to this file, then stop.")] = None,
     plan_file: Annotated[Path | None, Option("--plan", help="Run a saved plan (needs no dp-accounting).")] = None,
     out: Annotated[Path | None, Option(help="The folder to make, or to go on in.")] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Invert the images of half of the clients, then look for it: `gswgan federate debug --out DEBUG`.
 
@@ -59,8 +60,9 @@ def debug(
     console.print(f"{plan.method}, {plan.preset}: {plan.guarantee}, for both generators together")
     if save_plan is not None:
         plan.save(save_plan)
-    elif out is not None:
-        _look_for_bug(out, plan, images, public, seed, device)
+    found = {"plan": plan.to_json()} if out is None else _look_for_bug(out, plan, images, public, seed, device)
+    if json:
+        print_json(found)
 
 
 def _check_places(out: Path | None, save_plan: Path | None) -> None:
@@ -72,7 +74,7 @@ def _check_places(out: Path | None, save_plan: Path | None) -> None:
 
 def _kind(device: str, save_plan: Path | None) -> str:
     """For which kind of device is planned; a plan that is saved may be for another machine."""
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     return device if save_plan is not None and device != "auto" else pick_device(device).type
 
@@ -93,11 +95,11 @@ def _plan(facts: Facts, device: str, method: str, preset: str | None = None, **o
     return make_federated_plan(facts, preset=preset or "kernel", trust="trusted-aggregator", device=device, **options)
 
 
-def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: int, device: str) -> None:
-    """Train both generators on data with the bug, and show what they draw."""
+def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: int, device: str) -> dict[str, Any]:
+    """Train both generators on data with the bug, and show what they draw; returns it as plain data."""
     from gswgan.evaluation.debugging import GROUPS, with_bug
+    from gswgan.plan.settings import pick_device
     from gswgan.report.debugging import write_page
-    from gswgan.run.released import pick_device
 
     faulty, place = with_bug(images, seed=seed), pick_device(device)
     rule = _suspicion_rule(out, public, place)
@@ -108,6 +110,7 @@ def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: i
     for group in GROUPS:
         console.print(f"{group + ':':12} {found['bright_share'][group]:.3f} of the images have a bright background")
     console.print(f"page:        {out / 'debug.html'}")
+    return {**found, "page": str(out / "debug.html")}
 
 
 def _suspicion_rule(out: Path, public: str, device: torch.device) -> SuspicionRule:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from gswgan.cli.console import console, errors, print_json, work_bar
+from gswgan.cli.console import Json, console, errors, print_json, table
+from gswgan.cli.progress import work_bar
 
 _REAL, _WHAT = "The real data", "What to measure"
 
@@ -44,7 +44,7 @@ def evaluate(
     inception_weights: Annotated[Path | None, typer.Option(
         help="The 2015 Inception for fid, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable on stdout; the table goes to stderr.")] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Measure a synthetic set as the paper does: `gswgan evaluate RUN --classifiers fast`.
 
@@ -61,15 +61,15 @@ def evaluate(
         errors.print("Nothing is kept: figures on real data do not belong into a release.")
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
         summary = measure(draw, setup, results, note=note, progress=progress) | {"seeds": list(request.seeds)}
-    (errors if json else console).print(_table(summary))
+    console.print(_table(summary))
+    if results.path is not None:
+        console.print(f"PRIVATE, not for release: {results.path}")
     if json:
         print_json(summary)
-    elif results.path is not None:
-        console.print(f"PRIVATE, not for release: {results.path}")
 
 
-def _table(summary: dict[str, Any]) -> Table:
-    table = Table("PRIVATE", "synthetic", "real", "calibrated", title_justify="left")
+def _table(summary: dict[str, Any]) -> str:
+    shown = []
     rows = {name: summary[name] for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
     rows |= summary["classifiers"] | {"average accuracy": summary["average_accuracy"]}
     for group in ("nearest", "membership"):
@@ -80,5 +80,5 @@ def _table(summary: dict[str, Any]) -> Table:
             real = f"{entry['real']:.3f}" if entry.get("real") is not None else ""
             real = f"{entry['chance']} by chance" if "chance" in entry else real
             calibrated = f"{entry['calibrated']:.1%}" if entry.get("calibrated") is not None else ""
-            table.add_row(name.replace("_", " "), f"{entry['mean']:.3f}{spread}", real, calibrated)
-    return table
+            shown.append((name.replace("_", " "), f"{entry['mean']:.3f}{spread}", real, calibrated))
+    return table(("PRIVATE", "synthetic", "real", "calibrated"), shown)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from gswgan.cli.console import console
+from gswgan.cli.console import Json, console, print_json, table
+from gswgan.cli.reading_options import READING, Background, GroupBy, Layout, Missing, PixelRange, reading_of
 from gswgan.errors import FederationError, PlanError
 
 app = typer.Typer(
@@ -47,12 +47,14 @@ Deadline = Annotated[float, typer.Option(
 DryRun = Annotated[bool, typer.Option("--dry-run",
     help="Print the plan and how many clients it takes. Nothing is released.", rich_help_panel=_RUN)]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
-_SOURCE = ("classes", "image_size", "group_by", "min_records", "accuracy", "reference_classifier")
+_SOURCE = ("classes", "image_size", "min_records", "accuracy", "reference_classifier")
 _PLANNED = (
     "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "deadline", "budget",
     "dry_run",
 )  # fmt: skip
-_SITE = ("client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size")
+_SITE = (
+    "client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size", *READING
+)  # fmt: skip
 """Options of a command that are handed on under their names."""
 
 
@@ -67,8 +69,11 @@ def simulate(
         rich_help_panel=_DATA)] = 1.0,
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
-    group_by: Annotated[Path | None, typer.Option(
-        help="A file with one person id per record.", rich_help_panel=_DATA)] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     min_records: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(
         metavar="FROM..TO", help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
@@ -89,6 +94,7 @@ def simulate(
     device: Device = "auto",
     dry_run: DryRun = False,
     resume: Annotated[Path | None, typer.Option(help="Continue this run.", rich_help_panel=_RUN)] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     given = dict(locals())
@@ -99,12 +105,12 @@ def simulate(
     if resume is not None:
         if budget is not None:
             raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
-        hold_and_train(RunFolder(resume), device)
+        hold_and_train(RunFolder(resume), device, json=json)
         return
     spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
-    where = {name: _absolute(given[name]) for name in _SOURCE}
+    where = {name: _absolute(given[name]) for name in _SOURCE} | reading_of(given)
     where["spec"] = data if data in NAMES else str(Path(data).absolute())
-    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device)
+    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device, json=json)
 
 
 @app.command()
@@ -131,19 +137,22 @@ def plan(
         help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
         rich_help_panel=_RUN)] = False,
     dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
     given = dict(locals())
     from gswgan.cli.federated_run import make_run
-    from gswgan.data.persons import read_persons
+    from gswgan.data.persons import read_ids
     from gswgan.plan.facts import Facts
 
-    ids = tuple(map(str, read_persons(clients)))
+    ids = read_ids(clients)
     facts = Facts(
         data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
         labelled=True, image_size=image_size, channels=channels,
     )  # fmt: skip
-    make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+    made = make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+    if json:
+        print_json(made)
 
 
 @app.command()
@@ -163,23 +172,20 @@ def answer(
         help="The cap's relation: zeroed or replace-one. Default: the one that the trust model promises.")] = None,
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""
     given = dict(locals())
-    from gswgan.cli.federated_run import show
-    from gswgan.federated.by_files import read_plan, write_answer
-    from gswgan.federated.memory import Memory
-    from gswgan.federated.site import check_site, client_of, read_file
-    from gswgan.federated.statement import who_learns_what
+    from gswgan.cli.federated_run import answer_plan
+    from gswgan.federated.site import check_site, read_file
 
     named = {name.replace("_", "-"): _absolute(given[name]) for name in _SITE if given[name] is not None}
-    config, asked = check_site({**({} if site is None else read_file(site)), **named}), read_plan(plan)
-    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
-    show(asked)
-    for line in who_learns_what(asked, Memory.read(me.home)):
-        console.print(line)
-    write_answer(out, me, asked)
-    console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
+    found = answer_plan(plan, out, check_site({**({} if site is None else read_file(site)), **named}))
+    if json:
+        print_json(found)
 
 
 @app.command()
@@ -205,12 +211,13 @@ def combine(
     close: Annotated[bool, typer.Option(
         "--close", help="End the round although sites are missing: they count as zero.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Json = False,
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
     from gswgan.cli.federated_run import combine_answers
     from gswgan.run.folder import RunFolder
 
-    combine_answers(RunFolder(run), answers, close=close, device=device)
+    combine_answers(RunFolder(run), answers, close=close, device=device, json=json)
 
 
 @app.command(name="app")
@@ -223,20 +230,22 @@ def app_folder() -> None:
 def status(
     state: Annotated[Path, typer.Argument(
         metavar="STATE|RUN", help="Where a client keeps its state, or the folder of a simulated run.")],
+    json: Json = False,
 ) -> None:  # fmt: skip
     """What each client has spent against its cap, from its own ledger."""
+    from gswgan.cli.federated_run import spent_content
     from gswgan.federated.memory import memories
 
     inside = state / "private" / "clients"
-    table = Table("client", "answers", "epsilon spent", "cap", "at", title_justify="left")
-    for memory in memories(inside if inside.is_dir() else state):
+    found, rows = memories(inside if inside.is_dir() else state), []
+    for memory in found:
         how = {"zeroed": "one client zeroed", "replace-one": "one client replaced"}[memory.cap.neighbours]
-        table.add_row(
-            memory.client, str(len(memory.events)), f"{memory.spent:.4g}", f"{memory.cap.epsilon:.4g}",
-            f"delta {memory.cap.delta:g}, {how}",
-        )  # fmt: skip
-    console.print(table)
+        at = f"delta {memory.cap.delta:g}, {how}"
+        rows.append((memory.client, str(len(memory.events)), f"{memory.spent:.4g}", f"{memory.cap.epsilon:.4g}", at))
+    console.print(table(("client", "answers", "epsilon spent", "cap", "at"), rows))
     console.print("An answer is counted before it is sent, so also where it never arrived.")
+    if json:
+        print_json({"clients": [spent_content(memory) for memory in found]})
 
 
 def _absolute(value: object) -> object:

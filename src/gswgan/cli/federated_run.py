@@ -8,23 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gswgan.cli.console import console
+from gswgan.cli.console import console, print_json
 from gswgan.cli.plan_text import describe
-from gswgan.cli.running import limit_threads, progress_of
+from gswgan.cli.progress import progress_bar
+from gswgan.cli.running import limit_threads, progress_of, run_content
 from gswgan.errors import FederationError, PlanError, RunError
-from gswgan.federated.by_files import PLAN, take_answers
+from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
+from gswgan.federated.memory import Memory
 from gswgan.federated.server import Round, check_budget, create_run
 from gswgan.federated.simulation import simulate, split_data
-from gswgan.federated.statement import advice
+from gswgan.federated.site import client_of
+from gswgan.federated.statement import advice, who_learns_what
 from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
+from gswgan.plan.settings import pick_device
 from gswgan.report.explain import outcome_to_each
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
-from gswgan.run.released import pick_device
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +43,13 @@ def show(plan: Plan) -> None:
 
 
 def start_simulation(
-    where: dict[str, Any], spread: dict[str, Any] | None, options: dict[str, Any], out: Path | None, device: str
+    where: dict[str, Any],
+    spread: dict[str, Any] | None,
+    options: dict[str, Any],
+    out: Path | None,
+    device: str,
+    *,
+    json: bool,
 ) -> None:
     """Plan and hold a run whose clients are all on this machine.
 
@@ -59,19 +67,22 @@ def start_simulation(
     plan = make_federated_plan(Facts.of(images), device=pick_device(device).type, **options)
     plan = plan if spread is None else for_invented_clients(plan)
     _check(plan, allowed, budget)
-    for warning in plan_warnings(plan, images):
+    warnings = plan_warnings(plan, images)
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if dry_run:
         show(plan)
+        if json:
+            print_json({"plan": plan.to_json(), "warnings": list(warnings)})
         return
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
     ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
-    hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device)
+    hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device, json=json)
 
 
-def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, Any]) -> None:
-    """Plan a run of real clients and make its folder.
+def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, Any]) -> dict[str, Any]:
+    """Plan a run of real clients and make its folder; returns what was planned, and the folder, as plain data.
 
     `options`: of the plan, and allow_large_delta, budget, deadline, unauthenticated and dry_run.
     """
@@ -86,6 +97,7 @@ def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, A
         if not has_rounds(plan):
             plan.save(out / PLAN)
             console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
+    return {"run": None if dry_run else str(out), "plan": plan.to_json()}
 
 
 def _check(plan: Plan, allow_large_delta: bool, budget: Path | None) -> None:
@@ -94,17 +106,17 @@ def _check(plan: Plan, allow_large_delta: bool, budget: Path | None) -> None:
         console.print(f"budget:      {check_budget(plan, budget)}")
 
 
-def hold_and_train(folder: RunFolder, device: str) -> None:
+def hold_and_train(folder: RunFolder, device: str, *, json: bool) -> None:
     """The kernel critic's round, then its training; or the rounds of Algorithm 2, which are the training."""
     plan, place = folder.plan(), pick_device(device)
     show(plan)
     console.print(f"run folder: {folder.root}")
     if not (folder.is_finished if has_rounds(plan) else Round(folder).is_released):
         _simulate(folder, plan, place)
-    _train(folder, place, f"gswgan federate simulate --resume {folder.root}")
+    _train(folder, place, f"gswgan federate simulate --resume {folder.root}", json=json)
 
 
-def _train(folder: RunFolder, device: torch.device, command: str) -> None:
+def _train(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
     """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
     plan, ended = folder.plan(), folder.is_finished
     limit_threads(plan.facts.image_size, device)
@@ -115,22 +127,19 @@ def _train(folder: RunFolder, device: torch.device, command: str) -> None:
         console.print(f"stopped; continue with: {command}")
         raise typer.Exit(130)
     console.print(outcome_to_each(folder), markup=False)
+    if json:
+        print_json(run_content(folder))
 
 
 def _simulate(folder: RunFolder, plan: Plan, device: torch.device) -> None:
     if importlib.util.find_spec("flwr") is None:
         raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
-    total, what = (plan.training.steps, "rounds") if has_rounds(plan) else (plan.facts.persons, "clients")
-    columns = (TextColumn(f"{{task.completed}} of {{task.total}} {what}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        simulate(
-            folder, folder.remembered_source(), note=bar.console.print, device=device,
-            progress=lambda done: bar.update(task, completed=done),
-        )  # fmt: skip
+    total, what = (plan.training.steps, "round") if has_rounds(plan) else (plan.facts.persons or 0, "client")
+    with progress_bar(total, what) as move:
+        simulate(folder, folder.remembered_source(), note=console.print, device=device, progress=move)
 
 
-def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: str) -> None:
+def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: str, json: bool) -> None:
     """Take the answers of sites that came by files; when all are there, or `close`, release their sum and train."""
     held, place = Round(folder, is_timed=False), pick_device(device)
     with held.held():
@@ -145,4 +154,24 @@ def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: st
                     "one of every site", "Run it again when they are there, or pass --close to count them as zero.",
                 )  # fmt: skip
             held.release()
-    _train(folder, place, f"gswgan federate combine {folder.root} {answers}")
+    _train(folder, place, f"gswgan federate combine {folder.root} {answers}", json=json)
+
+
+def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data."""
+    asked = read_plan(plan)
+    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
+    show(asked)
+    learnt = who_learns_what(asked, Memory.read(me.home))
+    console.print("\n".join(learnt))
+    write_answer(out, me, asked)
+    console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
+    return {"answer": str(out), "who_learns_what": learnt, **spent_content(Memory.read(me.home))}
+
+
+def spent_content(memory: Memory) -> dict[str, Any]:
+    """What a client has spent against its cap, as plain data."""
+    return {
+        "client": memory.client, "answers": len(memory.events), "spent_epsilon": memory.spent,
+        "cap_epsilon": memory.cap.epsilon, "delta": memory.cap.delta, "neighbours": memory.cap.neighbours,
+    }  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -24,8 +26,7 @@ from gswgan.cli import (
 from gswgan.errors import GswganError, printable
 
 app = typer.Typer(
-    name="gswgan", help="Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check.",
-    epilog="Start with: gswgan train --data digits", no_args_is_help=True, add_completion=False,
+    name="gswgan", epilog="Start with: gswgan train --data digits", no_args_is_help=True,
     pretty_exceptions_enable=False, rich_markup_mode="markdown",
 )  # fmt: skip
 app.command(name="train")(train.train)
@@ -42,6 +43,20 @@ app.command(name="audit")(audit.audit)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(federate.app, name="federate")
 federate.app.command(name="debug")(debug.debug)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gswgan {importlib.metadata.version('gswgan')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option(
+        "--version", help="Print the version and exit.", callback=_show_version, is_eager=True)] = False,
+) -> None:  # fmt: skip
+    """Turn a sensitive image data set into a synthetic one, with a privacy guarantee one can check."""
 
 
 def _out_of_memory(wrong: Exception) -> None:

@@ -21,6 +21,7 @@ def describe(plan: Plan) -> str:
         f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
+        *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]
@@ -55,7 +56,7 @@ def advice(plan: Plan) -> str:
     """Which critic and why, on at most six lines; docs/methods.md explains the figures."""
     if importlib.util.find_spec("dp_accounting") is None:  # a saved plan can be shown without it
         return "which critic: to compare them, install dp-accounting"
-    if plan.sums.shards is None and not plan.critic.can_stream:
+    if plan.sums.critics is None and not plan.critic.can_stream:
         return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
     how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
@@ -66,7 +67,7 @@ def advice(plan: Plan) -> str:
         f"which critic: {found.choice} ({how[found.choice]}){coarse}",
         "  noise in a fake's gradient, over the longest gradient without noise: "
         f"kernel {_figure(found.kernel_noise)}, ensemble {_figure(found.run_noise)}: {_less(found)}",
-        f"  (ensemble: K = {found.ensemble.shards}, noise {_figure(found.step_noise)} a step, averaged over "
+        f"  (ensemble: K = {found.ensemble.critics}, noise {_figure(found.step_noise)} a step, averaged over "
         f"{found.ensemble.releases} steps: its best case)",
     ]
     if found.beyond_pixels:
@@ -83,7 +84,7 @@ def _figure(value: float) -> str:
 def _less(found: Comparison) -> str:
     if found.ratio >= 1:
         return f"the kernel critic has {_figure(found.ratio)} times less"
-    known = f"its critics would know {found.class_in_shard:.1g} records of a class"
+    known = f"its critics would know {found.class_per_critic:.1g} records of a class"
     return f"the ensemble has {_figure(1 / found.ratio)} times less, but {known}"
 
 
@@ -92,8 +93,8 @@ def _beyond(found: Comparison) -> str:
     start = f"colour or above {LARGEST_SIDE}x{LARGEST_SIDE}: pixel features should fall short (expected, not measured)"
     if found.choice == "ensemble":
         return f"{start}; critics learn their own, and have worked with noise up to {BEARABLE:g}"
-    if found.class_in_shard < 1:
-        return f"{start}; but critics would know {found.class_in_shard:.1g} records of a class, too few to learn from"
+    if found.class_per_critic < 1:
+        return f"{start}; but critics would know {found.class_per_critic:.1g} records of a class, too few to learn from"
     start += f"; critics learn their own, but have worked with noise up to {BEARABLE:g} only"
     if found.ensemble.sampling == "one":  # the noise of the published draw does not fall with K
         return start
@@ -128,8 +129,8 @@ def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
     if plan.critic.can_stream:
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
-    if privacy.shards is None:
+    if privacy.critics is None:
         noise = privacy.noise_std / (privacy.clip_norm * privacy.rate * facts.records)
         return f"noise {noise:.2g} on each weight's mean gradient, of which a record has norm 1"
     norm = ensemble_noise(facts, privacy) / math.sqrt(privacy.releases)
-    return f"{privacy.shards} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), averaged over the run"
+    return f"{privacy.critics} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), mean over the run"

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console, print_json
+from gswgan.cli.console import Json, console, print_json
 from gswgan.errors import PrivacyError
 
 app = typer.Typer(help="Account, calibrate, explain.", no_args_is_help=True)
 
-_Json = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 _Neighbours = Annotated[str, typer.Option(help="replace-one: a record is exchanged; zeroed: a contribution becomes 0.")]
 _Sampling = Annotated[str, typer.Option(help="poisson, all, or one (the paper's draw of one in 1/rate).")]
 
@@ -31,7 +30,7 @@ def account(
     delta: Annotated[float | None, typer.Option(help="Delta. Default: the preset's, or 1e-5.")] = None,
     neighbours: _Neighbours = "replace-one",
     sampling: _Sampling = "poisson",
-    json: _Json = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Epsilon of a RUN, of a preset, or of a noise multiplier, with all that it means nothing without."""
     _check_one(run is not None, preset is not None or method is not None, noise_multiplier is not None)
@@ -44,10 +43,9 @@ def account(
     else:
         releases = Releases(rate=rate, steps=steps, neighbours=neighbours, sampling=sampling)
         content = releases.account(noise_multiplier, 1e-5 if delta is None else delta)
+    _show(content)
     if json:
         print_json(content)
-    else:
-        _show(content)
 
 
 @app.command()
@@ -58,28 +56,31 @@ def calibrate(
     steps: Annotated[int, typer.Option(help="Number of releases.")] = 1,
     neighbours: _Neighbours = "replace-one",
     sampling: _Sampling = "poisson",
-    json: _Json = False,
+    json: Json = False,
 ) -> None:
     """The smallest noise multiplier for a target; accounting it back never gives more than the target."""
     from gswgan.report.account import Releases
 
     releases = Releases(rate=rate, steps=steps, neighbours=neighbours, sampling=sampling)
     content = releases.calibrate(epsilon, delta)
-    if json:
-        print_json(content)
-        return
     multiplier = content["noise_multiplier"]
     console.print(f"noise multiplier {multiplier:g} (noise std over the L2 bound of one contribution)")
     console.print(f"gives epsilon {content['epsilon']:.6g} at delta {delta:g} ({neighbours}; sampling {sampling})")
+    if json:
+        print_json(content)
 
 
 @app.command()
-def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")]) -> None:
+def explain(run: Annotated[Path, typer.Argument(help="A run or release folder.")], json: Json = False) -> None:
     """What the guarantee of a run means in plain words, what it covers and what it does not cover."""
     from gswgan.report.account import account_run
     from gswgan.report.explain import explanation
 
-    console.print(explanation(*account_run(run)))
+    plan, content = account_run(run)
+    words = explanation(plan, content)
+    console.print(words)
+    if json:
+        print_json({**content, "explanation": words})
 
 
 def _check_one(*chosen: bool) -> None:

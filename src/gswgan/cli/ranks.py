@@ -11,9 +11,9 @@ from typing import Any
 from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
 from gswgan.errors import PlanError
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
-from gswgan.run.released import pick_device
 
 
 def run_in_ranks(app: Callable[[], object]) -> None:
@@ -39,13 +39,13 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
             "ranks", ranks.world, "one process: only an ensemble of critics can be spread",
             "Leave torchrun out, or use --preset ensemble.",
         )  # fmt: skip
-    if ranks is not None and (plan.sums.shards or 1) < ranks.world:
-        raise PlanError("ranks", ranks.world, f"at most {plan.sums.shards}, the critics", "Start fewer.")
+    if ranks is not None and (plan.sums.critics or 1) < ranks.world:
+        raise PlanError("ranks", ranks.world, f"at most {plan.sums.critics}, the critics", "Start fewer.")
     return ranks
 
 
 def hold(ranks: Ranks) -> None:
-    """A rank other than 0: some of the critics, on the records of their shards."""
+    """A rank other than 0: some of the critics, on the records of their parts."""
     from gswgan.evaluation.real_data import load_data
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import console, work_bar
+from gswgan.cli.console import Json, console, print_json
+from gswgan.cli.progress import work_bar
+from gswgan.cli.reading_options import Background, Layout, PixelRange
 from gswgan.errors import RunError
 
 
@@ -18,7 +20,11 @@ def reference_classifier(
     split: Annotated[str, typer.Option(help="The part to learn from: train or test.")] = "train",
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.")] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Train a classifier on public data: `gswgan reference-classifier --data mnist --split test --out public.st`.
 
@@ -28,11 +34,14 @@ def reference_classifier(
     """
     from gswgan.data import load_data
     from gswgan.evaluation.reference_classifier import train_on_public
-    from gswgan.run.released import pick_device
+    from gswgan.plan.settings import pick_device
 
     if out.exists():
         raise RunError("out", str(out), "a file that does not exist yet", "Choose another --out.")
-    public = load_data(data, split=split, classes=classes, image_size=image_size)
+    public = load_data(
+        data, split=split, classes=classes, image_size=image_size, pixel_range=pixel_range, background=background,
+        layout=layout,
+    )  # fmt: skip
     with work_bar() as (_, progress):
         found, held_out, score = train_on_public(
             public, device=pick_device(device), progress=lambda done, total: progress("step", done, total)
@@ -41,3 +50,8 @@ def reference_classifier(
     learned = public.n - held_out
     console.print(f"classifier: {out}, of {public.name} ({split}): {learned:,} records, {public.classes} classes")
     console.print(f"accuracy:   {score:.3f} on the {held_out:,} records that were held out")
+    if json:
+        print_json({
+            "out": str(out), "data": public.name, "split": split, "records": learned, "classes": public.classes,
+            "held_out": held_out, "accuracy": score,
+        })  # fmt: skip

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gswgan.cli.console import console, errors
+from gswgan.cli.console import Json, console, errors, print_json
 from gswgan.errors import RunError
+
+if TYPE_CHECKING:
+    from gswgan.release.verdict import Verdict
 
 
 def release(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path | None, typer.Option(
         help="The folder to make. Default: RUN-release, beside the run.")] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Pack what may be published of a run as a bundle, a new folder with checksums, and verify it.
 
@@ -28,20 +32,26 @@ def release(
     from gswgan.run.folder import MANIFEST
 
     out = out or run.resolve().with_name(f"{run.resolve().name}-release")
-    for name in pack(run, out):
+    left_out = pack(run, out)
+    for name in left_out:
         again = " (`gswgan report` makes it again)" if name in (PAGE, "figures") else ""
         console.print(f"left out:  {name}, no file of a release{again}")
     if (out / PAGE).exists():
         console.print(f"page:      {PAGE}, made again from the bundle; `gswgan verify` does not check what it says")
     console.print(f"release:   {out}")
-    console.print(f"digest:    {checksum(out / MANIFEST)}")
-    console.print(f"check it:  gswgan verify {out} --digest {checksum(out / MANIFEST)}")
+    digest = checksum(out / MANIFEST)
+    console.print(f"digest:    {digest}")
+    console.print(f"check it:  gswgan verify {out} --digest {digest}")
+    if json:
+        has_page = (out / PAGE).exists()
+        print_json({"release": str(out), "digest": digest, "page": has_page, "left_out": list(left_out)})
 
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A bundle: the folder that `gswgan release` made.")],
     digest: Annotated[str | None, typer.Option(
         help="The digest that was published elsewhere: of the bundle, or of its ledger.")] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Check a bundle without any private file: checksums, plan, ledger, epsilon, weights. Exit code 1 if it fails.
 
@@ -56,5 +66,19 @@ def verify(
         errors.print(f"gswgan: {folder}: {finding}")
     if verdict.findings:
         errors.print("gswgan: NOT VERIFIED.")
+    else:
+        console.print(verdict.describe(digest))
+    if json:
+        print_json(_content(verdict, digest))
+    if verdict.findings:
         raise typer.Exit(1)
-    console.print(verdict.describe(digest))
+
+
+def _content(verdict: Verdict, expected: str | None) -> dict[str, Any]:
+    found = [{"where": one.where, "what": one.what, "means": one.means} for one in verdict.findings]
+    compared = {None: None, verdict.digest: "bundle", verdict.head: "ledger"}
+    return {
+        "verified": not found, "findings": found, "digest": verdict.digest or None, "ledger": verdict.head or None,
+        "compared": compared.get(expected), "releases": verdict.releases, "repeated": verdict.repeated,
+        "privacy": None if verdict.cost is None else {**verdict.statement, **verdict.cost.to_json()},
+    }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import console, needs_extra
+from gswgan.cli.console import Json, console, needs_extra, print_json
 
 
 def report(
@@ -17,6 +17,7 @@ def report(
     out: Annotated[Path | None, typer.Option(
         help="The folder to write report.html and figures/ to. Default: RUN/release (RUN/private with --private); "
              "beside a bundle BUNDLE-report; for several runs ./report (./report-private).")] = None,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """One self-contained report.html: the guarantee in plain words, the samples, what was released.
 
@@ -32,3 +33,6 @@ def report(
     console.print(f"figures:   {written.parent / 'figures'} (PNG and SVG)")
     if unmeasured:
         console.print("Utility is missing where it was not measured: gswgan evaluate RUN")
+    if json:
+        figures = str(written.parent / "figures")
+        print_json({"report": str(written), "figures": figures, "private": private, "lacks_evaluation": unmeasured})

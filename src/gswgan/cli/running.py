@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gswgan.cli.console import Move, console, progress_bar
+from gswgan.cli.console import console, print_json
+from gswgan.cli.progress import Move, progress_bar
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ def progress_of(plan: Plan) -> AbstractContextManager[Move]:
             return "NO guarantee"
         return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
 
-    return progress_bar(plan.training.steps, spent)
+    return progress_bar(plan.training.steps, spent=spent)
 
 
 def run_with_progress(
@@ -47,12 +48,14 @@ def run_with_progress(
     device: str,
     workers: Workers = 1,
     where: dict[str, Any] | None = None,
+    *,
+    json: bool = False,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
     from gswgan.cli.plan_text import describe
+    from gswgan.plan.settings import pick_device
     from gswgan.report.explain import outcome
     from gswgan.run.loop import run
-    from gswgan.run.released import pick_device
 
     plan, place = folder.plan(), pick_device(device)
     limit_threads(plan.facts.image_size, place)
@@ -67,12 +70,27 @@ def run_with_progress(
     with progress_of(plan) as move:
         ended = run(
             folder, images, device=place, progress=move, note=console.print,
-            workers=workers, reading=partial(move, unit="record"), ranks=ranks,
+            workers=workers, reading=partial(move, what="record"), ranks=ranks,
         )  # fmt: skip
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)
     console.print(outcome(folder))
+    if json:
+        print_json(run_content(folder))
+
+
+def run_content(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run has written, and its guarantee, as plain data."""
+    from gswgan.run.folder import read_json
+
+    kept = read_json(folder.model, "model.json")["labels"]
+    names = enumerate(folder.plan().facts.class_names)
+    return {
+        "run": str(folder.root), "release": str(folder.release), "samples": str(folder.samples),
+        "left_out": [name for label, name in names if label not in kept],
+        "privacy": read_json(folder.privacy, "privacy.json"),
+    }  # fmt: skip
 
 
 def show_private_score(folder: RunFolder) -> None:

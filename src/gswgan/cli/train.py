@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gswgan.cli.console import Json
+from gswgan.cli.reading_options import Background, GroupBy, Layout, Missing, PixelRange
 from gswgan.cli.train_options import TrainOptions
 
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
@@ -15,9 +17,9 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 def train(
     data: Annotated[str | None, typer.Option(
         help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), a "
-        "folder of .parquet or .npz files of any size, or a folder with a subfolder of images for each class. By "
-        "person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with a folder of classes for "
-        "each client.", rich_help_panel=_DATA)] = None,
+        "folder of .parquet or .npz files of any size, or a folder with a subfolder of images (png, jpg, bmp, tif, "
+        "dcm) for each class. By person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with "
+        "--layout or --group-by.", rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(
         help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
         "FEMNIST: 62, or the paper's 36 (case merged).",
@@ -30,9 +32,11 @@ def train(
     name: Annotated[str | None, typer.Option(
         help="Public name of the data, for card and report. Default: that of a known data set, or the kind of source; "
         "files and folders are not named.", rich_help_panel=_DATA)] = None,
-    group_by: Annotated[Path | None, typer.Option(
-        help="A file with one person id a record: protects whole persons instead of records.",
-        rich_help_panel=_DATA)] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     min_records: Annotated[int | None, typer.Option(
         help="Leave out persons with fewer records.", rich_help_panel=_DATA)] = None,
     accuracy: Annotated[str | None, typer.Option(metavar="FROM..TO",
@@ -63,12 +67,11 @@ def train(
         "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: default (kernel critic), refined (a denoiser goes on from there), ensemble (GS-WGAN made true), "
-        "ensemble-alone (never led by the kernel critic) or paper (as published, for comparison); dp-merf, dp-merf-ae: "
-        "default or paper (as published); "
-        "dp-sgd-gan: revisited or dp-cgan (as published).",
+        help="gswgan: kernel (the default), refined (a denoiser goes on from there), ensemble (GS-WGAN, correctly "
+        "accounted), ensemble-alone (without the kernel critic) or paper (as published, for comparison); "
+        "dp-merf, dp-merf-ae: default or paper (as published); dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
-    shards: Annotated[int | None, typer.Option(
+    critics: Annotated[int | None, typer.Option(
         help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
     steps: Annotated[int | None, typer.Option(
@@ -78,7 +81,7 @@ def train(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)] = "auto",
     workers: Annotated[str | None, typer.Option(metavar="N|ray",
-        help="Processes that read a folder of shards, or ray: the Ray cluster at $RAY_ADDRESS. Default: one per core.",
+        help="Processes that read a folder of files, or ray: the Ray cluster at $RAY_ADDRESS. Default: one per core.",
         rich_help_panel=_RUN)] = None,
     seed: Annotated[int | None, typer.Option(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
@@ -101,6 +104,7 @@ def train(
     show_private: Annotated[bool, typer.Option("--show-private",
         help="Also show figures computed on real held-out data, marked PRIVATE: not for release.",
         rich_help_panel=_RUN)] = False,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """Train a private generator: `gswgan train --data digits --epsilon 10`.
 

@@ -16,7 +16,11 @@ class TrainOptions:
     channels: int | None
     labels: bool
     name: str | None
-    group_by: Path | None
+    pixel_range: str | None
+    background: str | None
+    layout: str | None
+    group_by: str | None
+    missing: str | None
     min_records: int | None
     accuracy: str | None
     reference_classifier: Path | None
@@ -27,7 +31,7 @@ class TrainOptions:
     budget: Path | None
     method: str | None
     preset: str | None
-    shards: int | None
+    critics: int | None
     steps: int | None
     out: Path | None
     device: str
@@ -40,3 +44,4 @@ class TrainOptions:
     source: Path | None
     insecure_reproducible: bool
     show_private: bool
+    json: bool

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from gswgan.cli.console import console
+from gswgan.cli.console import console, print_json
 from gswgan.cli.plan_text import advice, describe, outlook
+from gswgan.cli.reading_options import reading_of
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
-from gswgan.critics.kernel.streaming import check_workers
+from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
 from gswgan.data.sources import NAMES
@@ -23,10 +25,10 @@ from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.publish import check_stated
-from gswgan.run.released import pick_device
 from gswgan.run.retrain import retrain
 
 
@@ -40,7 +42,7 @@ def start_training(options: TrainOptions) -> None:
     elsewhere = planning and options.device.partition(":")[0] == "cuda"
     kind = options.device if elsewhere else pick_device(options.device).type
     if options.source is not None:
-        run_with_progress(_retrain(options, options.source, kind), None, options.device)
+        run_with_progress(_retrain(options, options.source, kind), None, options.device, json=options.json)
         return
     where, folder = _where(options), None
     if options.resume is not None:
@@ -49,7 +51,7 @@ def start_training(options: TrainOptions) -> None:
             expected = "the folder of a run that was stopped"
             raise RunError("resume", str(options.resume), expected, "Check the path (--resume).")
         if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
-            run_with_progress(folder, None, options.device)
+            run_with_progress(folder, None, options.device, json=options.json)
             return
         where = folder.remembered_source() if options.data is None else where
     images = real_data.open_data(**where)
@@ -64,9 +66,22 @@ def start_training(options: TrainOptions) -> None:
         name = plan.preset if plan.method == "gswgan" else plan.method
         root = options.out or _free(Path("runs") / f"{_local_name(where['spec'])}-{name}")
         folder = _create(root, plan, where, options.budget)
-    run_with_progress(folder, images, options.device, readers, where)
+    run_with_progress(folder, images, options.device, readers, where, json=options.json)
     if options.show_private:
         show_private_score(folder)
+
+
+def check_workers(given: str | None) -> Workers:
+    """Return the workers that were asked for; without a request, one process per core."""
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given == "ray":
+        if importlib.util.find_spec("ray") is None:
+            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
+        return given
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
+        return int(given)
+    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
 
 
 def _check_options(options: TrainOptions) -> None:
@@ -75,9 +90,9 @@ def _check_options(options: TrainOptions) -> None:
         raise PlanError("options", "--resume, --from, --plan", "at most one of them", "Leave the others out.")
     continued, again = options.resume is not None or options.source is not None, options.source is not None
     fixed: dict[str, object] = {
-        "--epsilon": options.epsilon, "--delta": options.delta, "--shards": options.shards, "--preset": options.preset,
-        "--insecure-reproducible": options.insecure_reproducible or None, "--method": options.method,
-        "--name": options.name, "--neighbours": options.neighbours,
+        "--epsilon": options.epsilon, "--delta": options.delta, "--critics": options.critics,
+        "--preset": options.preset, "--insecure-reproducible": options.insecure_reproducible or None,
+        "--method": options.method, "--name": options.name, "--neighbours": options.neighbours,
         "--steps": None if again else options.steps, "--seed": None if again else options.seed,
     }  # fmt: skip
     if continued:
@@ -96,14 +111,14 @@ def _check_options(options: TrainOptions) -> None:
 
 def _where(options: TrainOptions) -> dict[str, Any]:
     """Where the data is read from, and how."""
-    data, group_by, classifier = options.data, options.group_by, options.reference_classifier
+    data, classifier = options.data, options.reference_classifier
     return {
         "spec": "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute()),
         "classes": options.classes,
         "image_size": options.image_size,
         "labels": options.labels,
         "channels": options.channels,
-        "group_by": None if group_by is None else str(group_by.absolute()),
+        **reading_of(vars(options)),
         "min_records": options.min_records,
         "accuracy": options.accuracy,
         "reference_classifier": None if classifier is None else str(classifier.absolute()),
@@ -116,7 +131,7 @@ def _plan(options: TrainOptions, images: ImageData | ImageStream, device: str) -
     facts = Facts.of(images) if options.name is None else dataclasses.replace(Facts.of(images), data=options.name)
     return make_plan(
         facts, method=options.method or "gswgan", preset=options.preset, epsilon=options.epsilon, delta=options.delta,
-        shards=options.shards, steps=options.steps, seed=options.seed or 0, device=device,
+        critics=options.critics, steps=options.steps, seed=options.seed or 0, device=device,
         insecure_reproducible=options.insecure_reproducible, neighbours=options.neighbours or "replace-one",
     )  # fmt: skip
 
@@ -125,7 +140,8 @@ def _show(options: TrainOptions, plan: Plan, images: ImageData | ImageStream) ->
     """Check a new plan, warn, and print or save it as asked for."""
     check_large_delta(plan, allowed=options.allow_large_delta)
     check_stated(plan)
-    for warning in plan_warnings(plan, images):
+    warnings = plan_warnings(plan, images)
+    for warning in warnings:
         print(f"warning: {printable(warning)}", file=sys.stderr)
     if options.budget is not None:
         console.print(f"budget:      {Budget(options.budget).check(plan)}")
@@ -137,6 +153,8 @@ def _show(options: TrainOptions, plan: Plan, images: ImageData | ImageStream) ->
         if plan.method == "gswgan":
             console.print(outlook(plan))
             console.print(advice(plan))
+    if options.json and (options.dry_run or options.save_plan is not None):
+        print_json({"plan": plan.to_json(), "warnings": list(warnings)})
 
 
 def _check_out(out: Path, *, given: bool) -> None:
@@ -163,11 +181,13 @@ def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) 
 def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
 
     facts = Facts.of(images)
-    for name in ("records", "persons", "classes", "labelled", "image_size", "channels"):
+    for name in ("records", "persons", "classes", "labelled", "image_size", "channels", "reading"):
         found, planned = getattr(facts, name), getattr(plan.facts, name)
         if found != planned:
+            if name == "reading":
+                found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if images.persons is not None and find_method(plan.method).takes_shards and not plan.critic.can_stream:
+    if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
         check_everybody(images.persons, images.number_of_persons)  # before anything is written
     if isinstance(images, ImageData) and not plan.critic.can_stream:
         check_own_names(images.repeated_names)

@@ -17,17 +17,18 @@ from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData
 from gswgan.generators.decoded import CODE, Decoder, Full, on_sphere
 from gswgan.privacy import Contribution, Sampled
+from gswgan.ranges import Batch, LearningRate, NoiseMultiplier, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderSettings:
     """The training of the auto-encoder. The first four, with the number of records, are part of the guarantee."""
 
-    noise_multiplier: float  # noise_std over clip_norm
-    learning_batch: int  # expected records per update
-    releases: int  # updates
+    noise_multiplier: NoiseMultiplier  # noise_std over clip_norm
+    learning_batch: Batch  # expected records per update
+    releases: Steps  # updates
     clip_norm: float = 1.0
-    learning_rate: float = 1e-3
+    learning_rate: LearningRate = 1e-3
 
     @property
     def contribution(self) -> Contribution:

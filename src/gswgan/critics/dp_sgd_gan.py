@@ -30,6 +30,7 @@ from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, GaussianMechanism, Sampled, Streams
 from gswgan.privacy.mechanism import Block
+from gswgan.ranges import Batch, Betas, LearningRate, NoiseMultiplier, Steps, Updates, Width
 
 LADDER = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 """Updates a generator step, where they are raised as the discriminator falls behind (Bie et al. 2023)."""
@@ -46,15 +47,15 @@ class DPSGDSettings:
     """The discriminator and how it learns. The first four, with the number of records, are what the guarantee needs."""
 
     clip_norm: float
-    noise_multiplier: float  # noise_std over clip_norm
-    learning_batch: int  # records an update, on average
-    releases: int  # updates of the discriminator in the whole run
-    updates: int = 1  # of the discriminator, a generator step (n_dis); at first, if they are raised
+    noise_multiplier: NoiseMultiplier  # noise_std over clip_norm
+    learning_batch: Batch  # records an update, on average
+    releases: Steps  # updates of the discriminator in the whole run
+    updates: Updates = 1  # of the discriminator, a generator step (n_dis); at first, if they are raised
     raise_below: float | None = None  # accuracy on fakes below which updates are raised; None: never
     pairs: bool = False  # clip a record's gradient together with the mean one of the fakes of its class
-    width: int = 32
-    learning_rate: float = 2e-4
-    betas: tuple[float, float] = (0.5, 0.999)
+    width: Width = 32
+    learning_rate: LearningRate = 2e-4
+    betas: Betas = (0.5, 0.999)
 
     def __post_init__(self) -> None:
         if self.raise_below is not None and not 0 < self.raise_below < 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +24,7 @@ from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import Contribution, Gaussian
 from gswgan.privacy.events import Neighbours
+from gswgan.ranges import Range, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class KernelStart:
 
     kernel: KernelSettings
     noise_std: float  # of the kernel's one answer
-    steps: int  # with the kernel critic
+    steps: Steps  # with the kernel critic
 
     def contribution(self, labelled: bool) -> Contribution:
         """Return a record's contribution: features of norm 1, and a count where there are classes."""
@@ -48,7 +49,7 @@ class KernelStart:
 class KernelThenEnsembleSettings(KernelStart):
     """Settings of both critics; the ensemble's noise is in the plan's privacy settings."""
 
-    catch_up: int  # times n_dis updates of every critic before its first step
+    catch_up: Annotated[int, Range(0, 10_000)]  # times n_dis updates of every critic before its first step
     ensemble: EnsembleSettings
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from gswgan.data.clients import clients, dirichlet_clients, keep_clients
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.partition import Partition, PersonPartition, partition, partition_persons
+from gswgan.data.read_options import Reading, ReadOptions
 from gswgan.data.sources import load_data
 from gswgan.data.stream import ImageStream, open_stream
 
 __all__ = [
-    "ImageData", "ImageStream", "Partition", "PersonPartition", "clients", "dirichlet_clients", "keep_clients",
-    "load_data", "make_image_data", "open_stream", "partition", "partition_persons",
+    "ImageData", "ImageStream", "Partition", "PersonPartition", "ReadOptions", "Reading", "clients",
+    "dirichlet_clients", "keep_clients", "load_data", "make_image_data", "open_stream", "partition",
+    "partition_persons",
 ]  # fmt: skip

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gswgan.data.pixels import check_depth, to_bytes
+from gswgan.data.read_options import AS_IT_IS, Reading
 from gswgan.data.resize import check_image_size, check_square, fit_square
 from gswgan.errors import DataError, short
 
@@ -35,6 +37,7 @@ class ImageData:
     person_ids: tuple[str, ...] = field(default=(), repr=False)  # public: the list of persons, with or without records
     left_out: int = 0  # records of listed persons that `keep_clients` left out; they stay in the public count
     repeated_names: tuple[str, ...] = field(default=(), repr=False)  # of files whose place depends on their class
+    reading: Reading = AS_IT_IS  # public: how pixels and folders were read
 
     @property
     def n(self) -> int:
@@ -79,16 +82,18 @@ def make_image_data(
     persons: ArrayLike | None = None,
     person_ids: Sequence[str] | None = None,
     name: str = "arrays",
+    reading: Reading = AS_IT_IS,
 ) -> ImageData:
     """Validate channel-last arrays and copy them into an ImageData.
 
-    `images` is uint8, or float in [0, 1] (rounded to 255 levels), of shape [n, h, w], [n, h, w, 1] or
-    [n, h, w, 3]. `labels` are integers below `classes`, which is a public input and never counted from the
-    data. `image_size` scales and pads to a square; without it the images must be square, 8 to 64 pixels.
+    `images` is uint8, or float in [0, 1] (rounded to 255 levels), or any numbers with `reading.pixel_range`, of shape
+    [n, h, w], [n, h, w, 1] or [n, h, w, 3]; [n, h, w, 4] with `reading.background`. `labels` are integers below
+    `classes`, which is a public input and never counted from the data. `image_size` scales and pads to
+    a square; without it the images must be square, 8 to 64 pixels.
     `persons` holds one id per record, integers or strings; the sorted list of ids is public. Where the list is
     known apart from the records (some persons may have none), it is `person_ids`, and `persons` are places in it.
     """
-    pixels = _to_uint8(_as_array(images, "images"), image_size)
+    pixels = _to_uint8(_as_array(images, "images"), image_size, reading)
     number = pixels.shape[0]
     if labels is None:
         if classes not in (None, 1):
@@ -106,7 +111,7 @@ def make_image_data(
         places, ids = _dense_persons(_as_array(persons, "persons"), number, person_ids)
     return ImageData(
         name="".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS]), images=pixels,
-        labels=checked, classes=classes, class_names=names, persons=places, person_ids=ids,
+        labels=checked, classes=classes, class_names=names, persons=places, person_ids=ids, reading=reading,
     )  # fmt: skip
 
 
@@ -119,9 +124,9 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
         ) from error
 
 
-def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
+def _to_uint8(images: np.ndarray, image_size: int | None, reading: Reading) -> np.ndarray:
     """Channel-last input to a fresh uint8 [n, channels, size, size]."""
-    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
         raise DataError(
             "images", f"shape {images.shape}", "shape [n, h, w], [n, h, w, 1] or [n, h, w, 3], channels last",
             "Move the channels to the end with np.moveaxis(images, 1, -1) if they come first.",
@@ -130,11 +135,7 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
         raise DataError(
             "images", f"shape {images.shape}", "at least one image with at least one pixel", "Check what was saved."
         )
-    if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise DataError(
-            "images", f"dtype {images.dtype}", "uint8, or floats from 0 to 1",
-            "Convert them yourself, so that you know the scale: images.astype(np.uint8).",
-        )  # fmt: skip
+    check_depth(images.dtype, reading, name="images")
     height, width = images.shape[1:3]
     if image_size is None:
         check_square(height, width, name="images")
@@ -142,34 +143,15 @@ def _to_uint8(images: np.ndarray, image_size: int | None) -> np.ndarray:
     else:
         size = check_image_size(image_size)
     images = images if images.ndim == 4 else images[..., None]
-    out = np.empty((len(images), images.shape[3], size, size), np.uint8)
+    out = np.empty((len(images), 1 if images.shape[3] == 1 else 3, size, size), np.uint8)
     for start in range(0, len(images), _CHUNK):
-        chunk = images[start : start + _CHUNK]
-        if chunk.dtype != np.uint8:
-            chunk = round_floats(chunk, start)
+        chunk = to_bytes(images[start : start + _CHUNK], reading, name="images", start=start)
         if (height, width) != (size, size):
             grey = chunk.shape[3] == 1
             squares = [fit_square(picture[..., 0] if grey else picture, size) for picture in chunk]
             chunk = np.stack(squares).reshape(len(chunk), size, size, -1)
         out[start : start + _CHUNK] = np.moveaxis(chunk, 3, 1)
     return out
-
-
-def round_floats(chunk: np.ndarray, start: int = 0, name: str = "images") -> np.ndarray:
-    """Floats in [0, 1] to 0..255; `start` is the index of the first record, for the message, as is `name`."""
-    values: np.ndarray = chunk.astype(np.float64).reshape(len(chunk), -1)
-    for what, valid, todo in (
-        ("that is not finite", np.isfinite(values), "Mend the record or leave it out."),
-        (
-            "outside [0, 1]",
-            (values >= 0.0) & (values <= 1.0),
-            "Divide by the largest possible value (255 for bytes), not by the largest one found in the data.",
-        ),
-    ):
-        if not valid.all():
-            record = start + int(np.argmin(valid.all(axis=1)))
-            raise DataError(name, f"a pixel of record {record} {what}", "floats from 0 to 1", todo)
-    return np.rint(values * 255.0).astype(np.uint8).reshape(chunk.shape)
 
 
 def _check_classes(classes: int | None) -> int:

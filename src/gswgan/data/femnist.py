@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from gswgan.data.dataset import round_floats
 from gswgan.data.download import FEMNIST_WRITERS
+from gswgan.data.pixels import to_bytes
+from gswgan.data.read_options import AS_IT_IS
 from gswgan.data.readers import DEFLATE_RATIO, check_claim, read_npz, reading
 from gswgan.errors import DataError, short
 from gswgan.privacy.storage import read_file
@@ -156,7 +157,7 @@ def _h5_array(path: Path, title: str, dataset: Any) -> np.ndarray:
 
 def _bright(pixels: np.ndarray, title: str) -> np.ndarray:
     """Dark ink on white, from 0 to 1, to uint8 [n, 28, 28] with bright ink on dark."""
-    return 255 - round_floats(pixels, name=title).reshape(-1, _SIDE, _SIDE)
+    return 255 - to_bytes(pixels.astype(np.float64), AS_IT_IS, name=title).reshape(-1, _SIDE, _SIDE)
 
 
 def _whole(labels: np.ndarray, title: str) -> np.ndarray:

@@ -1,14 +1,12 @@
 """A data set in many files, read a part at a time: Parquet files, npz files, or very many image files.
 
-Parquet has the layout of image data sets on Hugging Face: a column of encoded images ({bytes, path}, or the bytes
-alone) and a column of labels, whose class names stand in the schema. How records lie in files and row groups is
-public, as their number is. It fixes the parts, which no record's content can move.
+How records lie in files and row groups is public, as their number is. It fixes the parts, which no record's content
+can move.
 """
 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gswgan.data.dataset import round_floats
-from gswgan.data.image_folder import SUFFIXES, has_clients, list_files, read_image, visible
-from gswgan.data.parquet_pages import rows_at_a_time
+from gswgan.data import parquet
+from gswgan.data.image_folder import has_two_levels, list_folder, visible
+from gswgan.data.picture import SUFFIXES, read_image
+from gswgan.data.pixels import check_depth, to_bytes
+from gswgan.data.read_options import AS_IT_IS, Reading
 from gswgan.data.readers import npz_header, read_npz, reading
 from gswgan.errors import DataError, short
 
@@ -32,8 +32,6 @@ MAX_FILES_IN_MEMORY = 50_000
 """More image files than this are read a part at a time."""
 
 _SPLITS = {"train": ("train",), "test": ("test", "t10k"), "other": ("val", "dev")}
-_PARQUET = "a Parquet file that is whole, with a column of images ({bytes, path}) and, for labels, one of integers"
-_SAVE = "Write it with the `datasets` library: data.to_parquet(path)."
 
 Raw: TypeAlias = bytes | np.ndarray | Path | None
 """An image as it is stored: encoded, an array, a file; None where there is none."""
@@ -80,7 +78,9 @@ class DataFiles:
                 yield part.path, None
 
 
-def find_data_files(folder: Path, split: str = "train", *, many_files: bool = False) -> DataFiles | None:
+def find_data_files(
+    folder: Path, split: str = "train", *, many_files: bool = False, how: Reading = AS_IT_IS
+) -> DataFiles | None:
     """The data files of a folder (or of its `data/`); with `many_files`, also very many images. None: there are none.
 
     Where files are named after splits (train-00000-of-00005.parquet, test-...), those of the split are taken.
@@ -93,9 +93,10 @@ def find_data_files(folder: Path, split: str = "train", *, many_files: bool = Fa
     if any("-images-idx3-ubyte" in entry.name for entry in entries):
         return None
     if any(entry.is_dir() or entry.suffix.lower() in SUFFIXES for entry in entries):
-        return _images(folder) if many_files and split == "train" and not has_clients(folder) else None
+        is_plain = many_files and split == "train" and (how.layout == "class/" or not has_two_levels(folder))
+        return _images(folder, how.layout) if is_plain else None
     found = _of_kind(entries, ".npz")
-    return _npz(folder, _of_split(folder, found, split)) if found else None
+    return _npz(folder, _of_split(folder, found, split), how) if found else None
 
 
 def read_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
@@ -104,7 +105,9 @@ def read_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
         for start in range(0, part.records, RECORDS_PER_BATCH):
             yield [(part.path / name, label) for name, label in part.files[start : start + RECORDS_PER_BATCH]]
     elif part.columns:
-        yield from _parquet_batches(part)
+        for values in parquet.rows(part.path, part.columns, part.groups, RECORDS_PER_BATCH):
+            encoded = [item["bytes"] if isinstance(item, dict) else item for item in values[0]]
+            yield list(zip(encoded, values[1] if len(values) > 1 else [None] * len(encoded)))
     else:
         arrays = read_npz(part.path, "images", "labels")
         images, labels = arrays["images"], arrays.get("labels")
@@ -114,14 +117,20 @@ def read_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
             yield list(zip(some, known))
 
 
-def to_picture(raw: Raw, *, channels: int | None, name: str) -> np.ndarray:
+def read_column(files: DataFiles, name: str) -> list[Any]:
+    """All values of a column of Parquet data, in the order of its records."""
+    batches = (parquet.rows(part.path, (name,), part.groups, RECORDS_PER_PART) for part in files.parts)
+    return [value for part in batches for (values,) in part for value in values]
+
+
+def to_picture(raw: Raw, *, channels: int | None, how: Reading, name: str) -> np.ndarray:
     """One image as uint8 [h, w], or [h, w, 3] in colour; a DataError where it cannot be decoded."""
     if raw is None:
-        raise DataError(name, "no image", "the bytes of an encoded image", _SAVE)
+        raise DataError(name, "no image", "the bytes of an encoded image", parquet.SAVE)
     if isinstance(raw, np.ndarray):
-        raw = raw if raw.dtype == np.uint8 else round_floats(raw[None], name=name)[0]
-        return raw[..., 0] if raw.ndim == 3 and raw.shape[2] == 1 else raw
-    return read_image(io.BytesIO(raw) if isinstance(raw, bytes) else raw, channels=channels, name=name)
+        picture = to_bytes(raw[None], how, name=name)[0]
+        return picture[..., 0] if picture.ndim == 3 and picture.shape[2] == 1 else picture
+    return read_image(io.BytesIO(raw) if isinstance(raw, bytes) else raw, channels=channels, reading=how, name=name)
 
 
 def _of_kind(entries: Sequence[Path], suffix: str) -> list[Path]:
@@ -137,17 +146,18 @@ def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
     return named[split]
 
 
-def _images(folder: Path) -> DataFiles | None:
-    names, files = list_files(folder)
-    if len(files) <= MAX_FILES_IN_MEMORY:
+def _images(folder: Path, layout: str | None) -> DataFiles | None:
+    listing = list_folder(folder, layout)
+    if len(listing.files) <= MAX_FILES_IN_MEMORY:
         return None
-    relative = [(str(path.relative_to(folder)), label) for path, label in files]
+    relative = [(str(path.relative_to(folder)), label) for path, label in listing.files]
     cuts = [tuple(relative[start : start + RECORDS_PER_PART]) for start in range(0, len(relative), RECORDS_PER_PART)]
     parts = tuple(Part(path=folder, records=len(cut), files=cut) for cut in cuts)
+    names = listing.class_names
     return DataFiles(name=folder.resolve().name, parts=parts, labelled=bool(names), class_names=names or None)
 
 
-def _npz(folder: Path, files: list[Path]) -> DataFiles:
+def _npz(folder: Path, files: list[Path], how: Reading) -> DataFiles:
     """Whatever a header states is a fact of the file, not of a record: files that differ are refused."""
     parts, first = [], None
     for path in files:
@@ -159,10 +169,9 @@ def _npz(folder: Path, files: list[Path]) -> DataFiles:
         form = (shape[1:], dtype.str, labels is not None)
         if labels is not None and (labels[0] != (number,) or labels[1].kind not in "iu"):
             raise DataError(f"{path}: labels", f"{labels[1]} {labels[0]}", f"integers of shape ({number},)")
-        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)) or dtype.kind not in "uf":
-            raise DataError(f"{path}: images", f"{dtype} {shape}", "uint8 or floats, [n, h, w] or [n, h, w, 3]")
-        if dtype.kind == "u" and dtype != np.uint8:
-            raise DataError(f"{path}: images", f"dtype {dtype}", "uint8, or floats from 0 to 1")
+        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3, 4)):
+            raise DataError(f"{path}: images", f"{dtype} {shape}", "numbers, [n, h, w] or [n, h, w, 3]")
+        check_depth(dtype, how, name=f"{path}: images")
         if form != (first := first or form):
             raise DataError(str(path), short(str(form)), f"{short(str(first))}, as {files[0].name} has")
         parts.append(Part(path=path, records=number))
@@ -174,11 +183,11 @@ def _parquet(folder: Path, files: list[Path]) -> DataFiles:
     parts: list[Part] = []
     known: tuple[Any, ...] | None = None
     for path in files:
-        with reading(path, _PARQUET), _opened(path) as file:
-            form = _columns(path, file.schema_arrow)
+        with reading(path, parquet.WHOLE), parquet.opened(path) as file:
+            form = parquet.image_columns(path, file.schema_arrow)
             counts = [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
         if form != (known := known or form):
-            raise DataError(str(path), short(str(form)), f"{short(str(known))}, as {files[0].name} has", _SAVE)
+            raise DataError(str(path), short(str(form)), f"{short(str(known))}, as {files[0].name} has", parquet.SAVE)
         first = 0
         for index in range(len(counts)):
             records = sum(counts[first : index + 1])
@@ -190,61 +199,3 @@ def _parquet(folder: Path, files: list[Path]) -> DataFiles:
     return DataFiles(
         name=folder.resolve().name, parts=tuple(parts), labelled=len(columns) > 1, class_names=names,
     )  # fmt: skip
-
-
-def _opened(path: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            str(path), "Parquet, and pyarrow is not installed", "the extra `parquet`", "pip install 'gswgan[parquet]'"
-        ) from error
-    return pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-
-
-def _columns(path: Path, schema: Any) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """The names of the columns of images and labels, and the class names, by the types and Hugging Face's metadata."""
-    import pyarrow.types as is_
-
-    def of_images(kind: Any) -> bool:
-        if is_.is_struct(kind):
-            return any(field.name == "bytes" and of_images(field.type) for field in kind)
-        return is_.is_binary(kind) or is_.is_large_binary(kind)
-
-    images = [field.name for field in schema if of_images(field.type)]
-    if len(images) != 1:
-        found = f"columns {short(', '.join(schema.names))}, of which {len(images)} with images"
-        raise DataError(str(path), found, "one column of images ({bytes, path})", _SAVE)
-    stated = _stated_names(schema.metadata)
-    labels = [name for name in ("label", "labels") if name in schema.names] or list(stated)
-    if not labels:
-        return (images[0],), None
-    if len(labels) > 1 or not is_.is_integer(schema.field(labels[0]).type):
-        found = ", ".join(f"{name}: {schema.field(name).type}" for name in labels)
-        raise DataError(str(path), short(found), "one column `label` of integers", "Rename or convert it.")
-    return (images[0], labels[0]), stated.get(labels[0])
-
-
-def _stated_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
-    """Columns of class labels with their class names."""
-    try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
-        return {
-            name: tuple(str(known) for known in feature["names"])
-            for name, feature in features.items()
-            if feature.get("_type") == "ClassLabel" and feature.get("names")
-        }
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _parquet_batches(part: Part) -> Iterator[list[tuple[Raw, int | None]]]:
-    with reading(part.path, _PARQUET), _opened(part.path) as file:
-        size = rows_at_a_time(part.path, file.metadata, range(*part.groups), part.columns, RECORDS_PER_BATCH)
-        rows = file.iter_batches(
-            batch_size=size, row_groups=range(*part.groups), columns=list(part.columns), use_threads=False
-        )
-        for batch in rows:
-            images = [item["bytes"] if isinstance(item, dict) else item for item in batch.column(0).to_pylist()]
-            labels = batch.column(1).to_pylist() if len(part.columns) > 1 else [None] * len(images)
-            yield list(zip(images, labels))

@@ -1,93 +1,71 @@
-"""A folder of pictures, with a subfolder for each class; or one of such folders for each client."""
+"""A folder of pictures: files alone, a subfolder for each class, or two levels of folders that were said to be what."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
+from gswgan.data.picture import SUFFIXES, read_image
+from gswgan.data.read_options import Reading
 from gswgan.data.resize import check_image_size, check_square, fit_square
 from gswgan.errors import DataError, short
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
-_FORMATS = ("PNG", "JPEG", "BMP")
-_MAX_PIXELS = 2**24
-_GREY = ("1", "L", "LA")  # and every mode of 16-bit grey, whose names begin with I
-_PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")  # of a data set: no client is named so
+_PARTS = ("train", "training", "test", "testing", "val", "valid", "validation")  # of a data set: no class, no person
 
 
-def read_image_folder(
-    folder: Path, *, image_size: int | None = None, channels: int | None = None
-) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...], tuple[str, ...]]:
-    """Images [n, h, w, channels], labels (None without subfolders), class names and repeated file names of a folder.
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of a folder with their classes (0 without subfolders), in the order of records, and their persons.
 
-    Classes are the sorted names of the subfolders, empty ones too. Records come in the order of their *file
-    names*, whatever class they are in: a record whose label changes moves to another subfolder, and no
-    other record may change its index for that. Files of the same name in several subfolders are ordered by class, so
-    that one of them moves the others: their names are returned, and `check_own_names` refuses them where places matter.
-    The number of channels is a public fact of the data set: `channels`, or 1 if all files are grey and 3 if all have
-    colours. Where there are both, one record would decide, so it must be given.
+    A record's place must not depend on its class: a record whose label changes moves to another folder, and no other
+    record may change its place for that. So files are in the order of their *names* (below the folder of the class),
+    or person by person. Files of one name in several classes are ordered by class, so that one of them moves the
+    others: these are `repeated_names`, and `check_own_names` refuses them where places matter.
     """
-    class_names, files = list_files(folder)
-    if not files:
-        raise _no_images(folder)
-    images = _read_pictures(files, image_size, channels)
-    labels = np.array([label for _, label in files], np.int64) if class_names else None
-    pairs = itertools.pairwise(path.name for path, _ in files)
-    return images, labels, class_names, tuple(sorted({one for one, other in pairs if one == other}))
+
+    class_names: tuple[str, ...]  # sorted, also of empty folders; none without subfolders
+    files: tuple[tuple[Path, int], ...]
+    repeated_names: tuple[str, ...] = ()
+    persons: tuple[int, ...] | None = None  # of each file, places in `person_ids`
+    person_ids: tuple[str, ...] = ()  # sorted, also of empty folders
 
 
-def has_clients(folder: Path) -> bool:
-    """Whether there are folders within the subfolders: then these are clients, else they are classes."""
+def list_folder(folder: Path, layout: str | None = None) -> Listing:
+    """All pictures of a folder. Two levels of folders need a layout; hidden entries and other files are passed over."""
+    subfolders, images = _entries(folder)
+    if images and subfolders:
+        raise DataError(
+            str(folder), f"images and subfolders ({subfolders[0].name}, ...) side by side",
+            "a subfolder for each class, or images only", "Move the images into the subfolder of their class.",
+        )  # fmt: skip
+    if not has_two_levels(folder):
+        if layout not in (None, "class/") or (layout is not None and not subfolders):
+            found = "one level of folders" if subfolders else "no folders"
+            raise DataError("layout", layout, f"nothing of the kind: {folder} has {found}", "Leave --layout out.")
+        return _by_name(subfolders, images)
+    if layout is None:
+        raise _unknown_layout(folder, subfolders)
+    return {"class/": _by_name, "class/person/": _class_person, "person/class/": _person_class}[layout](subfolders, [])
+
+
+def has_two_levels(folder: Path) -> bool:
+    """Whether there are folders within the subfolders."""
     return any(inner.is_dir() for entry in visible(folder) if entry.is_dir() for inner in visible(entry))
 
 
-def read_client_folders(
-    folder: Path, *, image_size: int | None = None, channels: int | None = None
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], np.ndarray, tuple[str, ...]]:
-    """Images, labels, class names, the place of each record's client, and the client ids of FOLDER/CLIENT/CLASS/FILE.
+def read_pictures(listing: Listing, image_size: int | None, channels: int | None, reading: Reading) -> np.ndarray:
+    """The pictures of a folder, [n, h, w, channels].
 
-    Clients are the sorted names of the subfolders, empty ones too. All of them have the same class folders, an
-    empty one where a client has no such image: were the classes gathered from the clients, one client could
-    renumber the labels of all others. Records come client by client, each client's in the order of file names.
+    The number of channels is a public fact of the data set: `channels`, or 1 if all files are grey and 3 if all have
+    colours. Where there are both, one record would decide, so it must be given.
     """
-    clients = sorted((entry for entry in visible(folder) if entry.is_dir()), key=lambda entry: entry.name)
-    class_names: tuple[str, ...] = ()
-    files: list[tuple[Path, int]] = []
-    counts = []
-    for client in clients:
-        if client.name.lower() in _PARTS:
-            raise DataError(
-                str(client), "a part of a data set, not a client",
-                "a folder for each client, with a subfolder for each class",
-                "Pass the folder whose subfolders are the classes.",
-            )  # fmt: skip
-        names, mine = list_files(client)
-        class_names = class_names or names
-        if names != class_names or not names:
-            raise DataError(
-                str(client), f"class folders {short(', '.join(names) or 'none')}",
-                f"{short(', '.join(class_names)) or 'a subfolder for each class'}, as {clients[0].name} has",
-                "Make an empty folder for a class that a client has no images of.",
-            )  # fmt: skip
-        files += mine
-        counts.append(len(mine))
-    if not files:
-        raise _no_images(folder)
-    images = _read_pictures(files, image_size, channels)
-    labels = np.array([label for _, label in files], np.int64)
-    persons = np.repeat(np.arange(len(clients)), counts)
-    return images, labels, class_names, persons, tuple(client.name for client in clients)
-
-
-def _read_pictures(files: Sequence[tuple[Path, int]], image_size: int | None, channels: int | None) -> np.ndarray:
     check_channels(channels)
-    return stack_pictures(((str(path), read_image(path, channels=channels)) for path, _ in files), image_size)
+    named = ((str(path), read_image(path, channels=channels, reading=reading)) for path, _ in listing.files)
+    return stack_pictures(named, image_size)
 
 
 def check_channels(channels: int | None) -> None:
@@ -122,66 +100,6 @@ def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | No
     return images[..., None] if images.ndim == 3 else images
 
 
-def read_image(path: Path | io.BytesIO, *, channels: int | None = None, name: str = "") -> np.ndarray:
-    """One picture as uint8 [h, w] if it is grey or `channels` is 1, else [h, w, 3]. Alpha is dropped.
-
-    `name`: of what is no file, for the message.
-    """
-    name = name or str(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # notes about odd metadata; what matters is checked below
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as opened:
-                if opened.width * opened.height > _MAX_PIXELS:
-                    raise DataError(
-                        name, f"{opened.width} x {opened.height}", f"at most {_MAX_PIXELS} pixels",
-                        "Make it smaller or take it out of the folder.",
-                    )  # fmt: skip
-                upright = ImageOps.exif_transpose(opened)
-                if upright.mode.startswith("I"):
-                    deep = np.clip(np.asarray(upright).astype(np.int64), 0, 65535)
-                    grey = ((deep + 128) // 257).astype(np.uint8)
-                    return np.repeat(grey[..., None], 3, axis=2) if channels == 3 else grey
-                to_grey = channels == 1 or (channels is None and upright.mode in _GREY)
-                return np.array(upright.convert("L" if to_grey else "RGB"))
-    except (DataError, MemoryError):  # the latter says nothing about the picture
-        raise
-    except Exception as error:  # decoders raise nearly anything on damaged files
-        raise DataError(
-            name, f"cannot be read ({type(error).__name__})", "a whole PNG, JPEG or BMP image of a sane size",
-            "Repair the file or take it out of the folder.",
-        ) from error  # fmt: skip
-
-
-def list_files(folder: Path) -> tuple[tuple[str, ...], list[tuple[Path, int]]]:
-    """Class names, and each file with its class, in the order of file names."""
-    entries = visible(folder)
-    subfolders = sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
-    files = [(entry, 0) for entry in entries if not entry.is_dir() and _is_image(entry)]
-    if files and subfolders:
-        raise DataError(
-            str(folder), f"images and subfolders ({subfolders[0].name}, ...) side by side",
-            "a subfolder for each class, or images only", "Move the images into the subfolder of their class.",
-        )  # fmt: skip
-    for label, subfolder in enumerate(subfolders):
-        for entry in visible(subfolder):
-            if entry.is_dir():
-                raise DataError(
-                    str(entry), "a folder", "images only, inside the folder of a class",
-                    "Pass the folder whose subfolders are the classes.",
-                )  # fmt: skip
-            if _is_image(entry):
-                files.append((entry, label))
-    return tuple(entry.name for entry in subfolders), sorted(files, key=lambda file: (file[0].name, file[1]))
-
-
-def _no_images(folder: Path) -> DataError:
-    return DataError(
-        str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})", "Check the path (--data)."
-    )
-
-
 def visible(folder: Path) -> list[Path]:
     """Entries that are not hidden. A link could leave the folder, or count one record twice: none may be one."""
     try:
@@ -192,6 +110,114 @@ def visible(folder: Path) -> list[Path]:
         if entry.is_symlink():
             raise DataError(str(entry), "a symbolic link", f"files inside {folder}", "Copy the file into the folder.")
     return entries
+
+
+def no_images(folder: Path) -> DataError:
+    """For a folder in which nothing was found."""
+    return DataError(
+        str(folder), "no images", f"at least one image ({', '.join(SUFFIXES)})", "Check the path (--data)."
+    )
+
+
+def _by_name(subfolders: Sequence[Path], images: Sequence[Path]) -> Listing:
+    """Classes alone; folders within them mean nothing."""
+    files = [(entry.name, 0, entry) for entry in images]
+    for label, subfolder in enumerate(subfolders):
+        inner, mine = _entries(subfolder)
+        files += [(entry.name, label, entry) for entry in mine]
+        files += [(f"{one.name}/{entry.name}", label, entry) for one in inner for entry in _images_only(one)]
+    files.sort(key=lambda file: file[:2])
+    pairs = itertools.pairwise(name for name, *_ in files)
+    return Listing(
+        class_names=tuple(entry.name for entry in subfolders),
+        files=tuple((path, label) for _, label, path in files),
+        repeated_names=tuple(sorted({one for one, other in pairs if one == other})),
+    )
+
+
+def _class_person(subfolders: Sequence[Path], _: Sequence[Path]) -> Listing:
+    """FOLDER/CLASS/PERSON/FILE. Folders of one name in several classes are one person's."""
+    files = []
+    for label, subfolder in enumerate(subfolders):
+        inner, beside = _entries(subfolder)
+        if beside:
+            raise DataError(
+                str(beside[0]), "an image beside the folders of persons", "every image in the folder of its person",
+                "Move it into the folder of its person.",
+            )  # fmt: skip
+        files += [(one.name, label, path) for one in inner for path in (None, *_images_only(one))]
+    return _by_person(tuple(entry.name for entry in subfolders), files)
+
+
+def _person_class(subfolders: Sequence[Path], _: Sequence[Path]) -> Listing:
+    """FOLDER/PERSON/CLASS/FILE.
+
+    All persons have the same class folders, an empty one where a person has no such image: were the classes gathered
+    from the persons, one person could renumber the labels of all others.
+    """
+    files: list[tuple[str, int, Path | None]] = []
+    class_names: tuple[str, ...] = ()
+    for person in subfolders:
+        inner, beside = _entries(person)
+        names = tuple(entry.name for entry in inner)
+        class_names = class_names or names
+        if names != class_names or not names or beside:
+            found = (
+                "images beside its class folders" if beside else f"class folders {short(', '.join(names) or 'none')}"
+            )
+            raise DataError(
+                str(person), found,
+                f"{short(', '.join(class_names)) or 'a subfolder for each class'}, as {subfolders[0].name} has",
+                "Make an empty folder for a class that a person has no images of, or pass another --layout.",
+            )  # fmt: skip
+        files.append((person.name, 0, None))
+        files += [(person.name, label, path) for label, one in enumerate(inner) for path in _images_only(one)]
+    return _by_person(class_names, files)
+
+
+def _by_person(class_names: tuple[str, ...], files: Iterable[tuple[str, int, Path | None]]) -> Listing:
+    """Person by person, each one's files in the order of their names; a person without a path has an empty folder."""
+    files = list(files)
+    ids = tuple(sorted({person for person, *_ in files}))
+    place = {person: index for index, person in enumerate(ids)}
+    found = [(place[person], path.name, label, path) for person, label, path in files if path is not None]
+    found.sort(key=lambda file: file[:3])
+    return Listing(
+        class_names=class_names, files=tuple((path, label) for *_, label, path in found),
+        persons=tuple(person for person, *_ in found), person_ids=ids,
+    )  # fmt: skip
+
+
+def _unknown_layout(folder: Path, subfolders: Sequence[Path]) -> DataError:
+    for entry in subfolders:
+        if entry.name.lower() in _PARTS:
+            return DataError(
+                str(entry), "a part of a data set", "folders of classes or of persons",
+                "Pass the folder whose subfolders are the classes.",
+            )  # fmt: skip
+    outer, inner = len(subfolders), len({one.name for entry in subfolders for one in visible(entry) if one.is_dir()})
+    return DataError(
+        "layout", None,
+        f"what the two levels of {folder} are: {outer} classes of {inner} persons (class/person/), {outer} persons "
+        f"with {inner} classes (person/class/), or {outer} classes with folders that mean nothing (class/)",
+        "Pass --layout with the one that is true (in Python layout=\"class/person/\"): it decides who is protected.",
+    )  # fmt: skip
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The subfolders and the pictures, each in the order of their names."""
+    entries = sorted(visible(folder), key=lambda entry: entry.name)
+    return [entry for entry in entries if entry.is_dir()], [entry for entry in entries if _is_image(entry)]
+
+
+def _images_only(folder: Path) -> list[Path]:
+    inner, images = _entries(folder)
+    if inner:
+        raise DataError(
+            str(inner[0]), "a folder", "images only, two folders down",
+            "Pass the folder whose subfolders are the classes, or those of its persons.",
+        )  # fmt: skip
+    return images
 
 
 def _is_image(entry: Path) -> bool:

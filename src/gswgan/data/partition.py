@@ -105,5 +105,5 @@ def _check_parts(count: int, parts: int, what: str) -> None:
     if not is_int or not 1 <= parts <= count:
         raise DataError(
             "critics", parts, f"a whole number from 1 to the number of {what}, {count}",
-            "Choose fewer critics (--shards).",
+            "Choose fewer critics (--critics).",
         )  # fmt: skip

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
-from gswgan.data.files import find_data_files
-from gswgan.data.image_folder import has_clients, read_client_folders, read_image_folder
-from gswgan.data.partition import check_own_names
-from gswgan.data.persons import read_persons
+from gswgan.data.files import DataFiles, find_data_files, read_column
+from gswgan.data.image_folder import list_folder, no_images, read_pictures
+from gswgan.data.persons import complete, is_table, persons_of
+from gswgan.data.read_options import AS_IT_IS, DEFAULTS, ReadOptions
 from gswgan.data.readers import read_idx, read_npz
-from gswgan.data.stream import read_data_files
+from gswgan.data.stream import check_layout, read_data_files
 from gswgan.errors import DataError, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
 _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
+_WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
 _ACCEPTED = (
     "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
-    "with idx files, a folder of Parquet or npz files, a folder of images with a subfolder for each class (or one of "
-    "those for each client), a LEAF folder, or a TFF .h5 file"
+    "with idx files, a folder of Parquet or npz files, a folder of images with a subfolder for each class (and, with "
+    "--layout, for each person), a LEAF folder, or a TFF .h5 file"
 )
 
 
@@ -41,84 +43,84 @@ class _Source:
     persons: np.ndarray | None = None  # ids, or places in `person_ids`
     person_ids: Sequence[str] | None = None
     repeated_names: tuple[str, ...] = ()  # of files, see `check_own_names`
+    files: tuple[str, ...] | None = None  # of each record, below the folder of the data
+    decoded: bool = False  # the pixels are bytes already: a stated range has been used
+    parquet: DataFiles | None = None  # whose columns may name persons
 
 
 NAMES = ("digits", *_PUBLISHED, "mnist-writers", "femnist-writers")
 """Data sets known by name; anything else is a path."""
 
 
-def load_data(
-    spec: str | Path,
-    *,
-    split: str = "train",
-    classes: int | None = None,
-    image_size: int | None = None,
-    channels: int | None = None,
-    group_by: str | Path | np.ndarray | None = None,
-    labels: bool = True,
-) -> ImageData:
+def load_data(spec: str | Path, options: ReadOptions = DEFAULTS, *, split: str = "train", **named: Any) -> ImageData:
     """Read and validate a data set.
 
     `spec` is `digits` (8x8, comes with scikit-learn), `mnist`, `fashion-mnist`, an `.npz` file, a folder with
     idx files, a folder of Parquet or npz files, or a folder of images; write `./mnist` for a folder of that name.
-    Data by person is `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder with a folder
-    of images for each client. `split="test"` is the held-out part where the source has one. `classes` is public and
-    needed where the source does not state it; 36 merges the case of FEMNIST's letters. `image_size` scales and pads
-    to a square, `channels` (1 or 3) fixes grey or colour for a folder of images, `group_by` names the person of each
-    record (see `read_persons`), and `labels=False` drops the labels.
+    Data by person is `mnist-writers`, `femnist-writers`, a LEAF folder, a TFF `.h5` file, or a folder of images with
+    two levels of folders. `split="test"` is the held-out part where the source has one.
+
+    How to read it is said by `options`, or by its fields as keywords: `classes` (public, needed where the source does
+    not state it; 36 merges the case of FEMNIST's letters), `image_size`, `channels`, `labels=False`, `pixel_range`,
+    `background`, `layout`, `group_by`, `missing`.
     """
+    options = replace(options, **named)
     if split not in _PREFIXES:
         raise DataError("split", split, "train or test", "Leave it out for the training part.")
-    asked = _Asked(split=split, classes=classes, image_size=image_size, channels=channels, labels=labels)
-    source = _named(spec, asked) if isinstance(spec, str) and spec in NAMES else _at_path(spec, asked)
-    found, names = source.labels, source.class_names
-    if not labels or found is None:
+    source = _named(spec, options, split) if isinstance(spec, str) and spec in NAMES else _at_path(spec, options, split)
+    found, names, classes = source.labels, source.class_names, options.classes
+    if not options.labels or found is None:
         found, names = None, None
-        classes = None if not labels else classes
+        classes = None if not options.labels else classes
     elif names is not None:
         if classes not in (None, len(names)):
             raise DataError("classes", classes, f"{len(names)}, the number of classes of {spec}", "Leave it out.")
         classes = len(names)
-    if group_by is not None and source.persons is not None:
-        raise DataError("group_by", str(group_by), f"nothing: {spec} says who wrote what", "Leave --group-by out.")
-    if group_by is not None:  # persons are named by the places of records
-        check_own_names(source.repeated_names)
-    persons = source.persons if group_by is None else read_persons(group_by)
     data = make_image_data(
-        source.images, found, classes=classes, class_names=names, image_size=image_size, persons=persons,
-        person_ids=source.person_ids, name=source.name,
+        source.images, found, classes=classes, class_names=names, image_size=options.image_size,
+        persons=_persons(spec, source, options), person_ids=source.person_ids, name=source.name,
+        reading=AS_IT_IS if source.decoded else options.reading,
     )  # fmt: skip
-    if channels not in (None, data.channels):
-        raise DataError("channels", channels, f"{data.channels}, as {spec} has", "Leave it out.")
-    return replace(data, repeated_names=source.repeated_names)
+    if options.channels not in (None, data.channels):
+        raise DataError("channels", options.channels, f"{data.channels}, as {spec} has", "Leave it out.")
+    return replace(data, repeated_names=source.repeated_names, reading=options.reading)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What `load_data` is asked for, besides the source."""
+def _persons(spec: str | Path, source: _Source, options: ReadOptions) -> np.ndarray | None:
+    """The person of each record, by the source or by `group_by`."""
+    if options.group_by is None:
+        return source.persons
+    if source.persons is not None:
+        raise DataError(
+            "group_by", str(options.group_by), f"nothing: {spec} says who is whose", "Leave --group-by out."
+        )
+    if source.parquet is not None and not is_table(options.group_by):
+        column = str(options.group_by)
+        return complete(read_column(source.parquet, column), options.missing, f"column {column}")
+    return persons_of(options.group_by, source.files, len(source.images), options.missing)
 
-    split: str
-    classes: int | None
-    image_size: int | None
-    channels: int | None
-    labels: bool
 
-
-def _named(spec: str, asked: _Asked) -> _Source:
+def _named(spec: str, options: ReadOptions, split: str) -> _Source:
     """A data set that is known by its name."""
+    _no_layout(spec, options)
     if spec == "digits":
-        return _digits(asked.split)
+        return _digits(split)
     if spec in _PUBLISHED:
-        return _published(_PUBLISHED[spec], asked.split, asked.labels)
+        return _published(_PUBLISHED[spec], split, options.labels)
     if spec == "mnist-writers":
-        return _mnist_writers(asked.split, asked.labels)
+        return _mnist_writers(split, options.labels)
     path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
-    return _femnist(read_femnist_writers(path, asked.split), asked.classes, spec)
+    return _femnist(read_femnist_writers(path, split), options.classes, spec)
 
 
-def _at_path(spec: str | Path, asked: _Asked) -> _Source:
+def _no_layout(spec: str | Path, options: ReadOptions) -> None:
+    if options.layout is not None:
+        raise DataError("layout", options.layout, f"nothing: {spec} is no folder of images", "Leave --layout out.")
+
+
+def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
     """A file or folder, by what it holds."""
-    path, split = Path(spec), asked.split
+    path = Path(spec)
     try:
         is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
     except OSError as error:  # a name that is too long, a folder that may not be entered
@@ -127,21 +129,36 @@ def _at_path(spec: str | Path, asked: _Asked) -> _Source:
     if not str(spec):
         raise DataError("data", "", _ACCEPTED, "Pass --data, or write --data . for this folder.")
     if is_folder and any(path.glob("*-images-idx3-ubyte*")):
-        return _idx_folder(path, split, asked.labels)
+        _no_layout(spec, options)
+        return _idx_folder(path, split, options.labels)
     if is_folder and (leaf_files(path, "train") or leaf_files(path, "test")):
+        _no_layout(spec, options)
         files = leaf_files(path, split)
         if not files:
             _only_train(path, split)
-        return _femnist(read_leaf(files), asked.classes, "LEAF folder")
-    if is_folder and (many := find_data_files(path, split)) is not None:
-        images, labels = read_data_files(many, image_size=asked.image_size, channels=asked.channels)
-        return _Source(name=many.kind, images=images, labels=labels, class_names=many.class_names)
-    if kind == ".h5":
-        return _femnist(read_tff(_tff_part(path, split)), asked.classes, "TFF file")
-    if is_folder or kind == ".npz":
+        return _femnist(read_leaf(files), options.classes, "LEAF folder")
+    if is_folder and (many := find_data_files(path, split, how=options.reading)) is not None:
+        return _data_files(many, options)
+    if is_folder:
         _only_train(path, split)
-        return _image_folder(path, asked.image_size, asked.channels) if is_folder else _npz(path, asked.labels)
+        return _image_folder(path, options)
+    if kind == ".h5":
+        _no_layout(spec, options)
+        return _femnist(read_tff(_tff_part(path, split)), options.classes, "TFF file")
+    if kind == ".npz":
+        _no_layout(spec, options)
+        _only_train(path, split)
+        return _npz(path, options.labels)
     raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
+
+
+def _data_files(many: DataFiles, options: ReadOptions) -> _Source:
+    check_layout(many, options.reading)
+    images, labels = read_data_files(many, options)
+    return _Source(
+        name=many.kind, images=images, labels=labels, class_names=many.class_names, decoded=True,
+        parquet=many if many.kind == "Parquet files" else None,
+    )  # fmt: skip
 
 
 def _digits(split: str) -> _Source:
@@ -165,7 +182,7 @@ def _published(published: Published, split: str, labels: bool) -> _Source:
 def _mnist_writers(split: str, labels: bool) -> _Source:
     """MNIST by the writers that QMNIST found: 539 in the training set, other 297 in the test set."""
     source = _published(MNIST, split, labels)
-    writers = read_persons(QMNIST_WRITERS.file(f"qmnist-{split}-labels-idx2-int.gz"))
+    writers = read_idx(QMNIST_WRITERS.file(f"qmnist-{split}-labels-idx2-int.gz"))[:, _WRITER_COLUMN]
     return replace(source, name="mnist-writers", persons=writers[: len(source.images)])  # the test set was extended
 
 
@@ -188,14 +205,18 @@ def _tff_part(path: Path, split: str) -> Path:
     return test if split == "test" else path
 
 
-def _image_folder(path: Path, image_size: int | None, channels: int | None) -> _Source:
-    if has_clients(path):
-        images, labels, names, persons, ids = read_client_folders(path, image_size=image_size, channels=channels)
-        return _Source(
-            name="client folders", images=images, labels=labels, class_names=names, persons=persons, person_ids=ids
-        )
-    images, found, names, repeated = read_image_folder(path, image_size=image_size, channels=channels)
-    return _Source(name="image folder", images=images, labels=found, class_names=names, repeated_names=repeated)
+def _image_folder(path: Path, options: ReadOptions) -> _Source:
+    listing = list_folder(path, options.layout)
+    if not listing.files:
+        raise no_images(path)
+    images = read_pictures(listing, options.image_size, options.channels, options.reading)
+    return _Source(
+        name="image folder" if listing.persons is None else "folders of persons", images=images,
+        labels=np.array([label for _, label in listing.files], np.int64) if listing.class_names else None,
+        class_names=listing.class_names, persons=None if listing.persons is None else np.array(listing.persons),
+        person_ids=listing.person_ids or None, repeated_names=listing.repeated_names, decoded=True,
+        files=tuple(file.relative_to(path).as_posix() for file, _ in listing.files),
+    )  # fmt: skip
 
 
 def _idx_folder(folder: Path, split: str, labels: bool) -> _Source:
@@ -224,13 +245,20 @@ def _find_idx(folder: Path, split: str, ending: str) -> Path | None:
 
 
 def _npz(path: Path, labels: bool) -> _Source:
-    arrays = read_npz(path, "images", "labels") if labels else read_npz(path, "images")
+    arrays = read_npz(path, "images", "labels", "class_names") if labels else read_npz(path, "images")
     if "images" not in arrays:
         raise DataError(
             str(path), "no array `images`", "arrays `images` and, where there are labels, `labels`",
             "Write it with np.savez(path, images=..., labels=...).",
         )  # fmt: skip
-    return _Source(name="npz file", images=arrays["images"], labels=arrays.get("labels"))
+    names = arrays.get("class_names")
+    if names is not None and (names.ndim != 1 or names.dtype.kind != "U"):
+        found = f"{names.dtype} of shape {names.shape}"
+        raise DataError(f"{path}: class_names", found, "one string per class", "Write class_names=np.array([...]).")
+    return _Source(
+        name="npz file", images=arrays["images"], labels=arrays.get("labels"),
+        class_names=None if names is None else tuple(names.tolist()),
+    )  # fmt: skip
 
 
 def _only_train(path: Path, split: str) -> None:

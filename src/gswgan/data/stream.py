@@ -10,14 +10,16 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.files import DataFiles, Part, Raw, find_data_files, read_batches, to_picture
 from gswgan.data.image_folder import check_channels, stack_pictures
+from gswgan.data.read_options import AS_IT_IS, DEFAULTS, Reading, ReadOptions
 from gswgan.data.readers import check_claim
 from gswgan.data.resize import fit_square
 from gswgan.errors import DataError
@@ -37,6 +39,7 @@ class PartReader:
     channels: int
     classes: int
     labelled: bool
+    reading: Reading = AS_IT_IS
 
     def read(self, part: Part) -> Iterator[ImageData]:
         """The records of a part, a batch at a time; without labels all are of class 0. Nothing in a record raises."""
@@ -54,7 +57,7 @@ class PartReader:
     def _square(self, raw: Raw) -> np.ndarray | None:
         """[channels, size, size], or None for what is no image."""
         try:
-            picture = to_picture(raw, channels=self.channels, name="record")
+            picture = to_picture(raw, channels=self.channels, how=self.reading, name="record")
             square = fit_square(picture, self.image_size)
         except MemoryError:  # says nothing about the record
             raise
@@ -80,45 +83,54 @@ class ImageStream:
     labelled: bool
     image_size: int
     channels: int
+    reading: Reading = AS_IT_IS
     persons: None = None
     number_of_persons: int = 0
 
 
-def open_stream(
-    spec: str | Path,
-    *,
-    classes: int | None = None,
-    image_size: int | None = None,
-    channels: int | None = None,
-    labels: bool = True,
-) -> ImageStream | None:
-    """A folder of Parquet or npz files, or of very many images, to be read in parts; None for any other data."""
-    files = find_data_files(Path(spec), many_files=True) if os.path.isdir(spec) else None
+def open_stream(spec: str | Path, options: ReadOptions = DEFAULTS, **named: Any) -> ImageStream | None:
+    """A folder of Parquet or npz files, or of very many images, to be read in parts; None for any other data.
+
+    How to read it is said by `options`, or by its fields as keywords.
+    """
+    options = replace(options, **named)
+    how, classes = options.reading, options.classes
+    files = find_data_files(Path(spec), many_files=True, how=how) if os.path.isdir(spec) else None
     if files is None:
         return None
-    labels = labels and files.labelled
-    images, found = read_data_files(files, image_size=image_size, channels=channels, records=HEAD)
+    check_layout(files, how)
+    labels = options.labels and files.labelled
+    images, found = read_data_files(files, options, records=HEAD)
     names = files.class_names if labels else None
     if names is not None and classes not in (None, len(names)):
         raise DataError("classes", classes, f"{len(names)}, the number of classes of {spec}", "Leave it out.")
     if names is not None:
         classes = len(names)
     head = make_image_data(
-        images, found if labels else None, classes=classes, class_names=names, image_size=image_size, name=files.kind
-    )
+        images, found if labels else None, classes=classes, class_names=names, image_size=options.image_size,
+        name=files.kind,
+    )  # fmt: skip
     reader = PartReader(
-        image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None
-    )
+        image_size=head.image_size, channels=head.channels, classes=head.classes, labelled=head.labels is not None,
+        reading=how,
+    )  # fmt: skip
     return ImageStream(
         files=files, reader=reader, class_names=head.class_names, name=files.kind, public_records=files.records,
         **vars(reader),
     )  # fmt: skip
 
 
+def check_layout(files: DataFiles, how: Reading) -> None:
+    """A layout is of folders of images alone."""
+    if how.layout is not None and files.kind != "image folder":
+        raise DataError("layout", how.layout, f"nothing: {files.kind} have no folders", "Leave --layout out.")
+
+
 def read_data_files(
-    files: DataFiles, *, image_size: int | None = None, channels: int | None = None, records: int | None = None
+    files: DataFiles, options: ReadOptions, *, records: int | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Images [n, h, w, channels] and labels of all records (or the first so many) in memory, each of them validated."""
+    image_size, channels, how = options.image_size, options.channels, options.reading
     check_channels(channels)
     if not files.records:
         raise DataError("data", files.name, "at least one record", "Check the path (--data).")
@@ -129,7 +141,7 @@ def read_data_files(
     def pictures() -> Iterator[tuple[str, np.ndarray]]:
         for index, (raw, label) in enumerate(stored):
             name = f"{files.name}, record {index}"
-            picture = to_picture(raw, channels=channels, name=name)
+            picture = to_picture(raw, channels=channels, how=how, name=name)
             if index == 0:
                 side = image_size or picture.shape[0]
                 claimed = min(files.records, records or files.records) * side**2 * (3 if picture.ndim == 3 else 1)

@@ -17,9 +17,10 @@ from gswgan.evaluation.real_data import load_data, load_held_out
 from gswgan.evaluation.references import reference_folders
 from gswgan.evaluation.result import Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic, read_synthetic, stratified
+from gswgan.plan.settings import pick_device
 from gswgan.privacy.storage import check_private
 from gswgan.run.folder import find_release
-from gswgan.run.released import load, pick_device
+from gswgan.run.released import load
 
 
 def parse_request(metrics: str | None, classifiers: str, settings: str, seeds: str, **options: Any) -> Request:

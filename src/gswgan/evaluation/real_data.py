@@ -12,7 +12,7 @@ from gswgan.errors import DataError
 from gswgan.evaluation.reference_classifier import ReferenceClassifier
 
 NO_CHOICE_OF_PERSONS: dict[str, None] = {
-    "group_by": None, "min_records": None, "accuracy": None, "reference_classifier": None,
+    "group_by": None, "missing": None, "min_records": None, "accuracy": None, "reference_classifier": None,
 }  # fmt: skip
 """Laid over the source of a run: the same data without named persons, and without a choice of them."""
 
@@ -41,9 +41,10 @@ def load_data(
 
 def open_data(**where: Any) -> ImageData | ImageStream:
     """A folder of many files as a stream, where no persons are asked for; any other data in memory."""
-    wanted = {name: where[name] for name in ("spec", "classes", "image_size", "channels", "labels") if name in where}
+    wanted = {name: value for name, value in where.items() if name not in (*NO_CHOICE_OF_PERSONS, "spec")}
     by_person = any(where.get(name) is not None for name in NO_CHOICE_OF_PERSONS)
-    stream = None if by_person or where["spec"] in ("", *NAMES) else open_stream(**wanted)
+    spec = where["spec"]
+    stream = None if by_person or spec in ("", *NAMES) else open_stream(spec, **wanted)
     return load_data(**where) if stream is None else stream
 
 

@@ -25,9 +25,9 @@ from gswgan.federated.messages import Fields
 from gswgan.federated.remote_critics import Take, run_rounds
 from gswgan.federated.server import Round, read_settings
 from gswgan.federated.trust import has_rounds
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import Note, Progress, run
-from gswgan.run.released import pick_device
 
 RECORD = "gswgan"
 """The one record of a message."""

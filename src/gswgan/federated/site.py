@@ -22,7 +22,8 @@ from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
 OTHERS = (
-    "neighbours", "classes", "image-size", "channels", "min-records", "accuracy", "reference-classifier",
+    "neighbours", "classes", "image-size", "channels", "pixel-range", "background", "layout",
+    "min-records", "accuracy", "reference-classifier",
     "budget", "memory", "work", "superlink", "root-certificates", "node-key", "insecure",
 )  # fmt: skip
 
@@ -79,7 +80,8 @@ def _load(config: Mapping[str, Any], name: str, *, classes: int | None, labels: 
     """The site's records as one person's, without those that do not belong."""
     data = load_data(
         str(config["data"]), classes=classes, image_size=config.get("image-size"), channels=config.get("channels"),
-        labels=labels,
+        labels=labels, pixel_range=config.get("pixel-range"), background=config.get("background"),
+        layout=config.get("layout"),
     )  # fmt: skip
     data = dataclasses.replace(data, persons=np.zeros(data.n, np.int64), person_ids=(name,))
     return choose_clients(

@@ -22,15 +22,16 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.errors import PlanError
 from gswgan.methods import make_plan
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Federation
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_whole, default_delta
+from gswgan.plan.settings import check_delta, check_whole, default_delta
 from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours, gaussian_of
+from gswgan.ranges import MAX_STEPS
 from gswgan.run.publish import TOLERANCE
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
@@ -62,7 +63,7 @@ def trust_of(plan: Plan) -> Trust:
     if plan.method != "gswgan" or plan.source is not None or privacy is None or privacy.unit == "record":
         expected = "method gswgan, a kernel critic or a critic for each client, by person, with a release of its own"
         raise PlanError("plan", plan.method, expected)
-    each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.shards)
+    each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.critics)
     if not plan.critic.can_stream and each != ("one", plan.facts.persons):
         raise PlanError("plan", plan.preset, "a kernel critic, or a critic for each client with one batch per round")
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
@@ -120,7 +121,7 @@ def make_federated_plan(
     share = rate or (SAMPLED_SHARE if central and facts.persons > MANY_CLIENTS else 1.0)
     federation = Federation(observer=observer, neighbours=neighbours, rate=share)
     return make_plan(
-        facts, preset=preset, federation=federation, shards=facts.persons, steps=rounds, delta=delta, **options
+        facts, preset=preset, federation=federation, critics=facts.persons, steps=rounds, delta=delta, **options
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
@@ -13,10 +13,12 @@ from torch import nn
 from gswgan.errors import PlanError
 from gswgan.generators.decoded import DecodedGenerator
 from gswgan.generators.denoised import DenoisedSampler
-from gswgan.generators.latent import LatentKind
 from gswgan.generators.networks import BilinearGenerator, DCGANGenerator, MLPGenerator, ResNetGenerator
+from gswgan.ranges import Range, Width
 
-__all__ = ["GeneratorSettings", "build_network", "network_shapes"]
+__all__ = ["GeneratorSettings", "LatentKind", "build_network", "network_shapes"]
+
+LatentKind = Literal["normal", "bernoulli"]
 
 MAX_WEIGHTS = 2**28
 """The largest generator: 1 GiB of weights, a hundred times any preset's. A plan from elsewhere may ask for more."""
@@ -27,8 +29,8 @@ class GeneratorSettings:
     """The network and its latent code."""
 
     architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded", "denoiser"]
-    width: int
-    latent: int = 10
+    width: Width
+    latent: Annotated[int, Range(1, 2**18)] = 10
     latent_kind: LatentKind = "normal"
     spectral_norm: bool = False
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gswgan.generators.blocks import crop, label_code, normed, upsampling
+from gswgan.generators.networks import crop, label_code, normed, upsampling
 
 CODE = 10
 """The length of a code."""

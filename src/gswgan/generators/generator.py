@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -15,20 +16,21 @@ from torch import Tensor, nn
 
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.cuda_graphs import Captured
-from gswgan.generators.latent import balanced_labels, latent_codes
 from gswgan.generators.optimizer_state import load_optimizer, optimizer_tensors
+from gswgan.generators.sampling import balanced_labels, latent_codes
 from gswgan.privacy import Streams
+from gswgan.ranges import BELOW_ONE, MAX_STEPS, Betas, LearningRate, Range
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """The optimizer of the generator. Any choice is post-processing and not part of the guarantee."""
 
-    learning_rate: float
-    betas: tuple[float, float] = (0.5, 0.99)
-    warm_up: int = 0
+    learning_rate: LearningRate
+    betas: Betas = (0.5, 0.99)
+    warm_up: Annotated[int, Range(0, MAX_STEPS)] = 0
     decay: bool = False
-    average: float = 0.99
+    average: Annotated[float, Range(0.0, BELOW_ONE)] = 0.99
 
 
 class Generator:
@@ -58,7 +60,7 @@ class Generator:
         self.network = network.to(device)
         if device.type == "cuda":
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._without_graph = Captured(self.__call__)
+        self._without_graph = Captured(self.__call__) if device.type == "cuda" else self.__call__
         self.averaged = copy.deepcopy(self.network).requires_grad_(False)
         self.updates = torch.zeros((), device=device)  # a tensor, as all that changes in a step: it can be captured
         self._rate = torch.zeros((), device=device)

@@ -38,7 +38,7 @@ def kernel_noise(facts: Facts, privacy: PrivacySettings) -> float:
 
 def ensemble_noise(facts: Facts, privacy: PrivacySettings) -> float:
     """The same for one step of the ensemble: noise of the sum over qK critics (the paper: one), each at most C."""
-    critics = 1.0 if privacy.sampling == "one" else privacy.rate * (privacy.shards or 1)
+    critics = 1.0 if privacy.sampling == "one" else privacy.rate * (privacy.critics or 1)
     return privacy.noise_std * math.sqrt(facts.pixels) / (critics * privacy.clip_norm)
 
 
@@ -72,13 +72,13 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times more noise the ensemble has, at best: about sqrt(B / e) x records of a class in a shard."""
+        """How many times more noise the ensemble has, at best: about sqrt(B / e) x records of a class per critic."""
         return self.run_noise / self.kernel_noise
 
     @property
-    def class_in_shard(self) -> float:
+    def class_per_critic(self) -> float:
         """Records of one class that a critic has to learn from, for classes of equal size."""
-        return self.facts.records / ((self.ensemble.shards or 1) * self.facts.classes)
+        return self.facts.records / ((self.ensemble.critics or 1) * self.facts.classes)
 
     @property
     def beyond_pixels(self) -> bool:
@@ -93,13 +93,13 @@ class Comparison:
     @property
     def choice(self) -> Literal["kernel", "ensemble"]:
         """The kernel critic, unless its features should fall short and the ensemble has bearable noise."""
-        fit = self.run_noise <= BEARABLE and self.class_in_shard >= 1  # a critic cannot judge a class it never saw
+        fit = self.run_noise <= BEARABLE and self.class_per_critic >= 1  # a critic cannot judge a class it never saw
         return "ensemble" if self.beyond_pixels and fit else "kernel"
 
     @property
     def enough_critics(self) -> int:
         """Critics from which on the ensemble's noise would be bearable: it falls as their number grows."""
-        return math.ceil((self.ensemble.shards or 1) * self.run_noise / BEARABLE)
+        return math.ceil((self.ensemble.critics or 1) * self.run_noise / BEARABLE)
 
     @property
     def enough_units(self) -> int:
@@ -113,10 +113,10 @@ class Comparison:
         return visible_draw_epsilon(mu * self.kernel_noise / BEARABLE, 1, 1, self.kernel.delta)
 
 
-def compare(facts: Facts, *, epsilon: float, delta: float, shards: int | None = None) -> Comparison:
-    """Both critics with their default settings for these facts; `shards` replaces the default number of critics."""
+def compare(facts: Facts, *, epsilon: float, delta: float, critics: int | None = None) -> Comparison:
+    """Both critics with their default settings for these facts; `critics` replaces the default number of critics."""
     kernel = make_draft(facts, preset="kernel", epsilon=epsilon, delta=delta).sums
-    ensemble = make_draft(facts, preset="ensemble-alone", epsilon=epsilon, delta=delta, shards=shards).sums
+    ensemble = make_draft(facts, preset="ensemble-alone", epsilon=epsilon, delta=delta, critics=critics).sums
     return Comparison(facts=facts, kernel=kernel, ensemble=ensemble)
 
 

@@ -39,6 +39,7 @@ from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Composed, Contribution, Event, Gaussian, Repeated
 from gswgan.privacy.claims import Claim
+from gswgan.ranges import Features, LengthScale, Seed
 
 FEATURES = 2000
 LENGTH_SCALE = round(0.5 * math.sqrt(CODE), 2)
@@ -59,9 +60,9 @@ class EmbeddingSettings:
     """The kernel on codes, and the noise of its one release."""
 
     noise_std: float
-    features: int = FEATURES
-    length_scale: float = LENGTH_SCALE
-    seed: int = 0  # of the random frequencies
+    features: Features = FEATURES
+    length_scale: LengthScale = LENGTH_SCALE
+    seed: Seed = 0  # of the random frequencies
 
     accounted_steps: ClassVar[None] = None  # any number: they release nothing
 

@@ -28,6 +28,7 @@ from gswgan.privacy import Contribution, Event, Gaussian, GaussianMechanism, Rep
 from gswgan.privacy.claims import Claim, claimed_minibatches
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants
+from gswgan.ranges import Batch, Features, LengthScale, Seed, Steps
 
 RECORD = Contribution(clip_norm=1.0)
 """Features of norm 1 at the place of the record's class; no count."""
@@ -37,12 +38,12 @@ RECORD = Contribution(clip_norm=1.0)
 class MinibatchSettings(CriticSettings):
     """The kernel, and what is released of it. All but the kernel, with the number of records, is what epsilon needs."""
 
-    features: int
-    length_scale: float
+    features: Features
+    length_scale: LengthScale
     noise_std: float  # on the sum of a batch
-    learning_batch: int = 500  # records a release, on average
-    releases: int = 600  # one a step
-    seed: int = 0  # of the random frequencies
+    learning_batch: Batch = 500  # records a release, on average
+    releases: Steps = 600  # one a step
+    seed: Seed = 0  # of the random frequencies
 
     @property
     def noise_scale(self) -> float:

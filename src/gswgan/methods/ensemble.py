@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from gswgan.critics import Critic
@@ -28,7 +25,8 @@ from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian
 from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
 
-PRESETS = ("kernel", "refined", "ensemble", "ensemble-alone", "paper", "paper-federated")
+FOR_CLIENTS = "paper-federated"
+"""The preset that only clients can run: the paper's Algorithm 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +58,10 @@ class PlannedEnsemble(EnsembleSettings, CriticSettings):
         if privacy.sampling != "one":
             return None
         sample = Gaussian(noise_std=privacy.noise_std, sensitivity=2 * privacy.clip_norm)  # as the paper counts them
-        steps, count, rows = privacy.releases, privacy.shards or 1, privacy.rows
+        steps, count, rows = privacy.releases, privacy.critics or 1, privacy.rows
         if privacy.observer == "server":
             return claimed_federated(sample, clients=count, rounds=steps, batch_size=rows, delta=delta)
-        return claimed_centralized(sample, shards=count, steps=steps, batch_size=rows, delta=delta)
+        return claimed_centralized(sample, critics=count, steps=steps, batch_size=rows, delta=delta)
 
     def lower_bound(self, draft: Draft) -> LowerBound | None:
         """What no analysis of the paper's draw can go below, even if the draw stays hidden from the public."""
@@ -87,14 +85,14 @@ class PlannedEnsemble(EnsembleSettings, CriticSettings):
 def describe_ensemble(settings: EnsembleSettings, draft: Draft) -> str:
     """The critics on one line."""
     return (
-        f"ensemble of {draft.sums.shards or 1:,} critics of width {settings.width}, each with its own part of "
+        f"ensemble of {draft.sums.critics or 1:,} critics of width {settings.width}, each with its own part of "
         f"the data; gradients clipped to {draft.sums.clip_norm:g}"
     )
 
 
 def check_ensemble(plan: Plan, *, start: int) -> None:
     """After `start` steps, each step releases one batch of all critics, each of which has a unit of its own."""
-    if load_preset(plan.preset).get("federated") and (plan.guarantee is None or plan.guarantee.observer != "server"):
+    if plan.preset == FOR_CLIENTS and (plan.guarantee is None or plan.guarantee.observer != "server"):
         raise PlanError(
             "preset", plan.preset, "a centralized preset",
             f"This one is for clients: `gswgan federate simulate --preset {plan.preset}`.",
@@ -104,30 +102,18 @@ def check_ensemble(plan: Plan, *, start: int) -> None:
     if planned != accounted:
         raise PlanError("steps and batch_size", planned, f"{accounted}, as accounted for")
     units = plan.facts.persons or plan.facts.records
-    if privacy.shards is None or privacy.shards > units:
-        raise PlanError("shards", privacy.shards, f"a number from 1 to {units}")
+    if privacy.critics is None or privacy.critics > units:
+        raise PlanError("critics", privacy.critics, f"a number from 1 to {units}")
 
 
-def check_shards(facts: Facts, shards: int) -> None:
-    """Each shard has a record (or person) of its own."""
+def check_critics(facts: Facts, critics: int) -> None:
+    """Each critic has a record (or person) of its own."""
     units, what = (facts.records, "record") if facts.persons is None else (facts.persons, "person")
-    if type(shards) is not int or not 1 <= shards <= units:
+    if type(critics) is not int or not 1 <= critics <= units:
         raise PlanError(
-            "shards", shards, f"a whole number from 1 to {units}, the number of {what}s",
-            f"Each shard needs a {what} of its own: pass fewer --shards.",
+            "critics", critics, f"a whole number from 1 to {units}, the number of {what}s",
+            f"Each critic needs a {what} of its own: pass fewer --critics.",
         )  # fmt: skip
-
-
-@cache
-def _read_preset(name: str) -> str:
-    return (resources.files("gswgan.methods.presets") / f"{name}.toml").read_text()
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    """A preset as plain data; it is part of the installed package."""
-    if name not in PRESETS:
-        raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
-    return tomllib.loads(_read_preset(name))
 
 
 def ensemble_privacy(table: Mapping[str, Any], request: PlanRequest, noise: float) -> PrivacySettings:
@@ -136,8 +122,8 @@ def ensemble_privacy(table: Mapping[str, Any], request: PlanRequest, noise: floa
     given["delta"] = request.delta
     if facts.persons is not None:
         given["unit"] = "person"
-    given["shards"] = request.shards if request.shards is not None else given.get("shards", release.shards)
-    check_shards(facts, given["shards"])
+    given["critics"] = request.critics if request.critics is not None else given.get("critics", release.critics)
+    check_critics(facts, given["critics"])
     given["releases"] = request.steps if request.steps is not None else given.get("releases", release.releases)
     given.setdefault("rows", release.rows)
     if request.federation is not None:
@@ -183,15 +169,15 @@ def make_ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -
             context.ranks, context.device, contribution=privacy.contribution, event=privacy.event,
             ledger=context.ledger, streams=context.secret,
         )  # fmt: skip
-    units, critics = plan.facts.persons or plan.facts.records, privacy.shards or 1
-    context.write_private("shards", {"shards": critics, "units": units, "unused": units % critics})
+    units, critics = plan.facts.persons or plan.facts.records, privacy.critics or 1
+    context.write_private("partitions", {"critics": critics, "units": units, "unused": units % critics})
     part = ensemble_part(settings, plan, context, mechanism)
     return part if context.ranks is None else DistributedEnsemble(context.ranks, part)
 
 
 def ensemble_part(settings: EnsembleSettings, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:
     """The critics that this process holds: all, where it is the only one."""
-    critics = plan.sums.shards or 1
+    critics = plan.sums.critics or 1
     held = range(critics) if context.ranks is None else context.ranks.held(critics)
     return Ensemble(
         settings,

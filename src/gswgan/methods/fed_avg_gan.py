@@ -36,6 +36,7 @@ from gswgan.privacy import BatchStreams, Contribution, Event, Gaussian, Gaussian
 from gswgan.privacy.claims import Claim, claimed_rounds
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants
+from gswgan.ranges import Batch, LearningRate, NoiseMultiplier, PenaltyWeight, Steps, Updates, Width
 
 NOISES = {"noise-0.01": 0.01, "noise-0.1": 0.1, "noise-0.5": 0.5}
 """The three of the GS-WGAN paper's figure 5; the first is that of Augenstein et al."""
@@ -52,16 +53,16 @@ class FedAvgSettings(CriticSettings):
     """The discriminator and its rounds. The first four, with the number of clients, are what the guarantee needs."""
 
     clip_norm: float = 0.1  # of a client's difference of weights
-    noise_multiplier: float  # noise_std over clip_norm
+    noise_multiplier: NoiseMultiplier  # noise_std over clip_norm
     clients: int = 10  # in a round, on average
-    releases: int = 1000  # rounds
-    updates: int = 6  # steps of a client in a round
-    generator_updates: int = 6  # steps of the generator after a round
-    learning_batch: int = 32
-    penalty_weight: float = 10.0
-    drift_penalty: float = 0.0
-    width: int = 64
-    learning_rate: float = 5e-3  # of a client's SGD
+    releases: Steps = 1000  # rounds
+    updates: Updates = 6  # steps of a client in a round
+    generator_updates: Updates = 6  # steps of the generator after a round
+    learning_batch: Batch = 32
+    penalty_weight: PenaltyWeight = 10.0
+    drift_penalty: PenaltyWeight = 0.0
+    width: Width = 64
+    learning_rate: LearningRate = 5e-3  # of a client's SGD
 
     @property
     def contribution(self) -> Contribution:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from gswgan.plan.context import RunContext
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Composed, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.ranges import NoiseMultiplier, Range, TeacherCount, Width
 
 DISCRIMINATOR = EnsembleSettings(width=32, updates=1, learning_batch=30, learning_rate=1e-3, betas=(0.5, 0.999))
 """How a teacher learns, as far as the GS-WGAN paper and G-PATE's code say it."""
@@ -49,14 +50,14 @@ TINY_DISCRIMINATOR = replace(DISCRIMINATOR, width=4, updates=4, learning_batch=8
 class GPateSettings(CriticSettings):
     """The GS-WGAN paper's figures for G-PATE; bins, bound and how teachers learn as in G-PATE's code."""
 
-    teachers: int = 2000
+    teachers: TeacherCount = 2000
     discriminator: EnsembleSettings = DISCRIMINATOR
-    projection: int = 10  # random directions a fake
-    bins: int = 10
-    bound: float = 1e-4  # of a projected coordinate: beyond it the outermost bin is voted for
+    projection: Width = 10  # random directions a fake
+    bins: Annotated[int, Range(2, 4096)] = 10
+    bound: Annotated[float, Range(1e-12, 1e6)] = 1e-4  # of a projected coordinate: beyond it is the outermost bin
     threshold: float = 0.5  # of the teachers, that must agree
-    check_noise: float = 600.0  # sigma_1, in votes
-    vote_noise: float = 100.0  # sigma_2
+    check_noise: NoiseMultiplier = 600.0  # sigma_1, in votes
+    vote_noise: NoiseMultiplier = 100.0  # sigma_2
 
     def __post_init__(self) -> None:
         if not self.bound > 0:
@@ -139,11 +140,11 @@ class GPate(Critic):
         self._step, self._passed, self._agreement = 0, 0.0, 0.0
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Cut the shards. Nothing leaves."""
+        """Divide the data. Nothing leaves."""
         self.teachers.prepare(data, resumed=resumed)
 
     def learn(self, step: int, generator: Generator) -> None:
-        """Every teacher learns on its own shard against the generator's current fakes."""
+        """Every teacher learns on its own part of the data against the generator's current fakes."""
         self._step = step
         self.teachers.learn(step, generator)
 
@@ -207,7 +208,7 @@ class GPateMethod(Method):
     name = "g-pate"
     about = "G-PATE (Long et al. 2021): teachers vote on the gradients that the generator receives"
     settings = GPateSettings
-    takes_shards = True
+    takes_critics = True
 
     def critic(self, request: PlanRequest, noise: float) -> GPateSettings:
         """The teachers at this noise."""

@@ -14,6 +14,7 @@ from gswgan.plan.context import RunContext
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Streams
+from gswgan.ranges import Batch, Betas, LearningRate, Updates, Width
 
 VOID = (
     "made by a GAN WITHOUT differential privacy: it has NO guarantee, no epsilon, and may reproduce training records; "
@@ -28,11 +29,11 @@ class GANSettings(CriticSettings):
 
     void = VOID
 
-    learning_batch: int = 128  # records and fakes an update
-    updates: int = 1  # of the discriminator, a generator step
-    width: int = 32
-    learning_rate: float = 2e-4
-    betas: tuple[float, float] = (0.5, 0.999)
+    learning_batch: Batch = 128  # records and fakes an update
+    updates: Updates = 1  # of the discriminator, a generator step
+    width: Width = 32
+    learning_rate: LearningRate = 2e-4
+    betas: Betas = (0.5, 0.999)
 
     def total(self, draft: Draft, steps: int) -> None:
         """Nothing is sanitized."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from gswgan.errors import PlanError
 from gswgan.methods import kernel_then_ensemble, refined
-from gswgan.methods.ensemble import (
-    PRESETS,
-    PlannedEnsemble,
-    ensemble_draft,
-    ensemble_privacy,
-    load_preset,
-    with_preset,
-)
+from gswgan.methods.ensemble import FOR_CLIENTS, PlannedEnsemble, ensemble_draft, ensemble_privacy, with_preset
 from gswgan.methods.kernel import PlannedKernel, kernel_draft, kernel_privacy
 from gswgan.methods.kernel_then_ensemble import PlannedKernelThenEnsemble
 from gswgan.methods.refined import PlannedRefined
@@ -22,6 +18,8 @@ from gswgan.plan.defaults import ensemble_defaults, kernel_defaults, sum_noise
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, PrivacySettings
 from gswgan.privacy import Event
+
+PRESETS = ("kernel", "refined", "ensemble", "ensemble-alone", "paper", FOR_CLIENTS)
 
 
 class GSWGANMethod(Method):
@@ -33,7 +31,7 @@ class GSWGANMethod(Method):
     )
     settings = PlannedKernel | PlannedEnsemble | PlannedKernelThenEnsemble | PlannedRefined
     presets = PRESETS
-    takes_shards = True
+    takes_critics = True
     zeroed_presets = ("kernel", "refined")
 
     def events(self, request: PlanRequest, noise: float) -> Event:
@@ -50,10 +48,9 @@ class GSWGANMethod(Method):
     def draft(self, request: PlanRequest, noise: float) -> Draft:
         """The preset's critic for these facts."""
         table = load_preset(request.preset)
-        if request.shards is not None and table["critic"] != "ensemble":
-            raise PlanError(
-                "shards", request.shards, f"no shards with preset {request.preset}", "Use --preset ensemble."
-            )
+        if request.critics is not None and table["critic"] != "ensemble":
+            expected = f"no number of critics with preset {request.preset}"
+            raise PlanError("critics", request.critics, expected, "Use --preset ensemble.")
         if table["critic"] == "kernel":
             privacy = kernel_privacy(request, noise)
             kernel = kernel_defaults(request.facts, sum_noise(request.facts, privacy), request.device)
@@ -68,6 +65,18 @@ class GSWGANMethod(Method):
         """The noise_std of a preset that fixes it."""
         found: float | None = load_preset(preset).get("privacy", {}).get("noise_std")
         return found
+
+
+@cache
+def _read_preset(name: str) -> str:
+    return (resources.files("gswgan.methods.presets") / f"{name}.toml").read_text()
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """A preset as plain data; it is part of the installed package."""
+    if name not in PRESETS:
+        raise PlanError("preset", name, "one of " + ", ".join(PRESETS), "Leave --preset out for the best critic.")
+    return tomllib.loads(_read_preset(name))
 
 
 def _is_started(table: dict[str, Any], request: PlanRequest) -> bool:

@@ -1,12 +1,12 @@
 """PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by a noisy vote, a student learns the labels.
 
-Algorithm 1 of its paper: k teacher discriminators learn to tell the records of their own shard from fakes; a student
+Algorithm 1 of its paper: k teacher discriminators learn to tell the records of their own part from fakes; a student
 discriminator is shown fakes only, each labelled by PATE, argmax over {fake, real} of the teachers' count plus
 Laplace noise; the generator learns against the student. The student and all that follows is post-processing.
 
 The guarantee is data-independent: every labelled fake costs two counts that move by 1, whatever the votes are. (The
 paper's moments accountant looks at the votes: its figure is private, and is not used.) What public implementations
-got wrong is excluded by construction and tested: shards are cut once, by index, and never again (not drawn anew in
+got wrong is excluded by construction and tested: the data is divided once, by index, and never again (not drawn anew in
 each iteration: synthcity issue 275); each teacher has its own (not all of them one: mlforhealthlabpub issue 29); the
 events that are accounted for are those that the mechanism records (no accountant that forgets: synthcity issue 276).
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,7 @@ from gswgan.plan.context import RunContext
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, TrainingSettings
 from gswgan.privacy import Ballot, BatchStreams, Event, Ledger, Repeated, Streams, VoteMechanism
+from gswgan.ranges import Betas, LearningRate, NoiseMultiplier, Range, TeacherCount, Updates, Width
 
 FAKE, REAL = 0, 1
 
@@ -54,17 +55,17 @@ VANISHED = 0.01
 class PateGanSettings(CriticSettings):
     """Teachers, student and noise. `scale`, `batch_size` and the updates are what the guarantee depends on."""
 
-    teachers: int  # k
-    scale: float  # of the Laplace noise on a count, in votes: 1 / lambda
-    batch_size: int = 64  # n: records and fakes a teacher's update, labelled fakes a student's
-    teacher_updates: int = 5  # n_T
-    student_updates: int = 5  # n_S
-    generator_updates: int = 1  # steps of the generator for each round of the above
-    teacher_width: int = 16
-    student_width: int = 16
-    gain: float = 1.0  # of the initial weights, uniform within gain / sqrt(inputs)
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.5, 0.999)
+    teachers: TeacherCount  # k
+    scale: NoiseMultiplier  # of the Laplace noise on a count, in votes: 1 / lambda
+    batch_size: Annotated[int, Range(2, 2**20)] = 64  # n: records and fakes per update of a teacher or the student
+    teacher_updates: Updates = 5  # n_T
+    student_updates: Updates = 5  # n_S
+    generator_updates: Updates = 1  # steps of the generator for each round of the above
+    teacher_width: Width = 16
+    student_width: Width = 16
+    gain: Annotated[float, Range(1e-6, 1e6)] = 1.0  # of the initial weights, uniform within gain / sqrt(inputs)
+    learning_rate: LearningRate = 1e-4
+    betas: Betas = (0.5, 0.999)
 
     def __post_init__(self) -> None:
         if min(self.teacher_updates, self.student_updates, self.generator_updates) < 1:
@@ -200,7 +201,7 @@ class PateGan(Critic):
         self._stall = {name: torch.zeros((), dtype=torch.float64) for name in ("peak", "vanished", "unanimous")}
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """Cut the shards, once. Nothing leaves."""
+        """Divide the data, once. Nothing leaves."""
         self.teachers.prepare(data, resumed=resumed)
 
     def learn(self, step: int, generator: Generator) -> None:
@@ -264,7 +265,7 @@ class PateGanMethod(Method):
     name = "pate-gan"
     about = "PATE-GAN (Jordon, Yoon, van der Schaar 2019): teachers label fakes by noisy votes, a student learns them"
     settings = PateGanSettings
-    takes_shards = True
+    takes_critics = True
 
     def critic(self, request: PlanRequest, noise: float) -> PateGanSettings:
         """Teachers and student at this noise."""

@@ -71,7 +71,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         steps = self.steps + self.pretraining + privacy.releases
         if plan.training.steps != steps:
             raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
-        found = (privacy.sampling, privacy.rows, privacy.counts, privacy.shards)
+        found = (privacy.sampling, privacy.rows, privacy.counts, privacy.critics)
         if found != ("poisson", 1, False, None):
             raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
         if plan.generator.architecture != "denoiser":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gswgan.methods.ensemble import check_shards
+from gswgan.methods.ensemble import check_critics
 from gswgan.plan.method import PlanRequest
 
-check_teachers = check_shards
+check_teachers = check_critics
 """Each teacher has a part of the data of its own."""
 
 
@@ -16,4 +16,4 @@ def number_of_teachers(request: PlanRequest, *, most: int) -> int:
     """
     units = request.facts.persons or request.facts.records
     size = max(2, round(30 * (units / 60_000) ** 0.617))
-    return max(1, min(most, units // size)) if request.shards is None else request.shards
+    return max(1, min(most, units // size)) if request.critics is None else request.critics

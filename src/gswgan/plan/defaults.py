@@ -1,6 +1,6 @@
 """Settings that follow from public facts: nobody should have to tune on private data.
 
-What touches the release (length scales, features, shards, rate, steps, batch of the ensemble) depends on the facts
+What touches the release (length scales, features, critics, rate, steps, batch of the ensemble) depends on the facts
 alone. The device changes nothing that the guarantee depends on.
 """
 
@@ -134,7 +134,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults[Ker
 class EnsembleRelease:
     """The privacy settings of an ensemble that follow from the facts."""
 
-    shards: int
+    critics: int
     rate: float
     releases: int
     rows: int
@@ -143,14 +143,14 @@ class EnsembleRelease:
 def ensemble_release(facts: Facts) -> EnsembleRelease:
     """How the data is cut and how often it is asked, by the number of records (or persons) alone.
 
-    More shards mean less noise and worse critics: 60 records a shard served 60,000, 6 served 1,400. Where critics
+    More critics mean less noise and worse critics: 60 records per critic served 60,000, 6 served 1,400. Where critics
     are few, all of them take part: the noise on their mean is the same, and they learn more.
     """
     units = facts.persons or facts.records
     size = max(2, round(60 * (units / 60_000) ** 0.617))
-    shards = max(1, min(2000, units // size))
-    few = shards <= 256
-    return EnsembleRelease(shards=shards, rate=1.0 if few else 0.1, releases=100 if few else 1000, rows=64)
+    critics = max(1, min(2000, units // size))
+    few = critics <= 256
+    return EnsembleRelease(critics=critics, rate=1.0 if few else 0.1, releases=100 if few else 1000, rows=64)
 
 
 def ensemble_defaults(facts: Facts, device: str) -> Defaults[EnsembleSettings]:

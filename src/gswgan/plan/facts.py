@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from gswgan.data import ImageData, ImageStream
+from gswgan.data import ImageData, ImageStream, Reading
+from gswgan.data.read_options import AS_IT_IS
 from gswgan.errors import PlanError
-from gswgan.plan.settings import check_ranges
+from gswgan.plan.settings import OMIT_DEFAULT, check_ranges
+from gswgan.ranges import Range
 
 MAX_NAMED = 20
 """Classes that a text names."""
@@ -17,13 +20,14 @@ class Facts:
     """What is public about the data before anything is released."""
 
     data: str
-    records: int
-    persons: int | None
-    classes: int
+    records: Annotated[int, Range(1, 2**40)]
+    persons: Annotated[int | None, Range(1, 2**40)]
+    classes: Annotated[int, Range(1, 10_000)]
     class_names: tuple[str, ...]
     labelled: bool
-    image_size: int
-    channels: int
+    image_size: Annotated[int, Range(8, 64)]
+    channels: Annotated[int, Range(1, 3)]
+    reading: Reading = field(default=AS_IT_IS, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -47,6 +51,7 @@ class Facts:
             labelled=data.labelled,
             image_size=data.image_size,
             channels=data.channels,
+            reading=data.reading,
         )
 
     @property

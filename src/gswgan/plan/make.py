@@ -11,9 +11,10 @@ from gswgan.errors import PlanError
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta
+from gswgan.plan.settings import check_delta, check_epsilon, check_whole, default_delta
 from gswgan.privacy import Accountant, Event, PrivacyCost, calibrate
 from gswgan.privacy.events import check_neighbours, sampling_of, tally, unsampled
+from gswgan.ranges import MAX_STEPS
 
 EPSILON = 10.0
 """Where nothing else is asked for."""
@@ -30,8 +31,8 @@ def make_request(
         known = "one of " + ", ".join(method.presets)
         todo = "Leave --preset out for the first of them."
         raise PlanError("preset", preset, f"{known} for method {method.name}", todo)
-    if options.get("shards") is not None and not method.takes_shards:
-        raise PlanError("shards", options["shards"], f"no shards with method {method.name}", "Leave --shards out.")
+    if options.get("critics") is not None and not method.takes_critics:
+        raise PlanError("critics", options["critics"], f"no number with method {method.name}", "Leave --critics out.")
     for name, least, most in (("seed", 0, 2**63 - 1), ("steps", 1, MAX_STEPS)):
         if options.get(name) is not None:
             options[name] = check_whole(name, options[name], least, most)

@@ -38,7 +38,7 @@ class PlanRequest:
     preset: str
     delta: float
     epsilon: float | None = None
-    shards: int | None = None
+    critics: int | None = None
     steps: int | None = None
     seed: int = 0
     device: str = "cpu"
@@ -60,7 +60,7 @@ class Method(ABC):
     presets: ClassVar[tuple[str, ...]] = ("default",)
     """The first is taken when nothing is said."""
 
-    takes_shards: ClassVar[bool] = False
+    takes_critics: ClassVar[bool] = False
     """Whether the number of its critics or teachers can be asked for."""
 
     zeroed_presets: ClassVar[tuple[str, ...]] = ()

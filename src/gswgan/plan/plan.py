@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -32,8 +32,9 @@ from gswgan.privacy import Accountant, Contribution, DrawnOne, Event, Gaussian, 
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
 from gswgan.privacy.storage import named_by_user, write_durably
+from gswgan.ranges import BELOW_ONE, Batch, Range, Seed, Steps
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 INSECURE = "made with --insecure-reproducible: the noise can be recomputed from the seed, so there is NO guarantee"
 
@@ -47,12 +48,12 @@ class PrivacySettings:
     delta: float
     noise_std: float
     clip_norm: float
-    rows: int = 1
+    rows: Batch = 1
     counts: bool = False
-    releases: int = 1
+    releases: Steps = 1
     sampling: Sampling = "all"
     rate: float = 1.0
-    shards: int | None = None
+    critics: Annotated[int | None, Range(1, 2**32)] = None
     neighbours: Neighbours = "replace-one"
     unit: Literal["record", "person", "invented client"] = "record"
     observer: Literal["public", "server"] = "public"
@@ -60,8 +61,8 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         check_ranges(self)
         check_delta(self.delta)
-        if self.sampling == "one" and self.shards is None:
-            raise PlanError("shards", None, "a number of shards to draw one from")
+        if self.sampling == "one" and self.critics is None:
+            raise PlanError("critics", None, "a number of critics to draw one from")
         _ = self.event  # made once: noise, bound and rate are checked by what they are used for
 
     @property
@@ -75,7 +76,7 @@ class PrivacySettings:
         sensitivity = self.contribution.sensitivity(self.neighbours)
         gaussian = Gaussian(noise_std=self.noise_std, sensitivity=sensitivity, neighbours=self.neighbours)
         if self.sampling == "one":
-            return DrawnOne(count=self.shards or 1, event=gaussian)
+            return DrawnOne(count=self.critics or 1, event=gaussian)
         return Sampled(rate=self.rate, event=gaussian) if self.sampling == "poisson" else gaussian
 
     def total(self, releases: int | None = None) -> Event:
@@ -97,11 +98,11 @@ class LowerBound:
 class TrainingSettings:
     """The loop. Not private: every generator step is post-processing."""
 
-    steps: int
-    batch_size: int
-    feature_blocks: int = 1  # kernel: the features are used a block at a time
-    memory: float = 0.0  # kernel: of the fakes' mean embedding, from step to step
-    smoothing: float = 0.0  # kernel: of the answers, in pixels
+    steps: Steps
+    batch_size: Annotated[int, Range(2, 2**20)]
+    feature_blocks: Annotated[int, Range(1, 1024)] = 1  # kernel: the features are used a block at a time
+    memory: Annotated[float, Range(0.0, BELOW_ONE)] = 0.0  # kernel: of the fakes' mean embedding, from step to step
+    smoothing: Annotated[float, Range(0.0, 64.0)] = 0.0  # kernel: of the answers, in pixels
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
@@ -220,7 +221,7 @@ class Plan(Draft):
     claimed: Claim | None = None
     lower_bound: LowerBound | None = None
     curve: tuple[tuple[int, float], ...] = ()  # (steps done, epsilon spent)
-    seed: int = 0
+    seed: Seed = 0
     insecure_reproducible: bool = False
     source: str | None = None  # the ledger head of the run whose embedding is used again
 

@@ -7,13 +7,18 @@ found before anything is released.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
+import re
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 from gswgan.errors import GswganError, PlanError, PrivacyError, short
+from gswgan.ranges import Range
 
 T = TypeVar("T")
 
@@ -23,42 +28,32 @@ MAX_EPSILON = 10_000.0
 MIN_DELTA = 1e-12
 """Below it the rounding of the accountants would be larger than delta itself."""
 
-MAX_STEPS = 1_000_000
+OMIT_DEFAULT = {"omit_default": True}
+"""Metadata of a field that plain data does not have where it is the default: it is younger than some saved plans."""
 
 _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by hand."
 
-_RANGES: dict[str, tuple[float, float]] = {
-    "steps": (1, MAX_STEPS), "releases": (1, MAX_STEPS), "batch_size": (2, 2**20), "rows": (1, 2**20),
-    "shards": (1, 2**32), "feature_blocks": (1, 1024), "features": (2, 2**20), "width": (1, 4096),
-    "latent": (1, 2**18),
-    "level_mean": (-10, 10),
-    "level_std": (1e-3, 10),
-    "scaling": (0, 2),
-    "averaging": (1, 2**20),
-    "updates": (1, 10_000), "learning_batch": (1, 2**20), "warm_start": (0, MAX_STEPS), "warm_up": (0, MAX_STEPS),
-    "records": (1, 2**40), "persons": (1, 2**40), "classes": (1, 10_000), "image_size": (8, 64), "channels": (1, 3),
-    "seed": (0, 2**63 - 1), "penalty_weight": (0.0, 1e6), "drift_penalty": (0.0, 1e6), "learning_rate": (1e-12, 10.0),
-    "betas": (0.0, 1 - 1e-9), "average": (0.0, 1 - 1e-9), "length_scales": (1e-6, 1e6), "windows": (0.0, 1e6),
-    "memory": (0.0, 1 - 1e-9), "smoothing": (0.0, 64.0), "teachers": (1, 2**20), "projection": (1, 4096),
-    "bins": (2, 4096), "noise_multiplier": (1e-12, 2**20), "check_noise": (1e-12, 2**20), "vote_noise": (1e-12, 2**20),
-    "scale": (1e-12, 2**20), "teacher_updates": (1, 10_000), "student_updates": (1, 10_000), "gain": (1e-6, 1e6),
-    "generator_updates": (1, 10_000), "teacher_width": (1, 4096), "student_width": (1, 4096), "bound": (1e-12, 1e6),
-    "catch_up": (0, 10_000), "pretraining": (1, MAX_STEPS), "pretraining_batch": (16, 2**16),
-    "draws": (1, 256), "samples": (16, 2**24),
-    "pretraining_rate": (1e-12, 10.0),
-}  # fmt: skip
-
 
 def check_ranges(settings: Any) -> None:
-    """Every number of a settings dataclass that has a range is within it, or a PlanError names it."""
+    """Every number of a settings dataclass, and of those inside it, is in the range at its field (`gswgan.ranges`)."""
+    kind: Any = type(settings)
+    ranges = _ranges(kind)
     for field in dataclasses.fields(settings):
-        value, limits = getattr(settings, field.name), _RANGES.get(field.name)
+        value, limits = getattr(settings, field.name), ranges.get(field.name)
         if dataclasses.is_dataclass(value):
             check_ranges(value)
             continue
         for number in value if isinstance(value, tuple) else (value,):
-            if limits is not None and number is not None and not limits[0] <= number <= limits[1]:
-                raise PlanError(field.name, short(number), f"a number from {limits[0]:g} to {limits[1]:g}", _MAKE)
+            if limits is not None and number is not None and not limits.least <= number <= limits.most:
+                raise PlanError(field.name, short(number), f"a number from {limits.least:g} to {limits.most:g}", _MAKE)
+
+
+@functools.cache
+def _ranges(cls: type) -> dict[str, Range]:
+    """The ranges at the fields of a dataclass."""
+    hints = get_type_hints(cls, include_extras=True)
+    marks = {name: [mark for mark in get_args(hint)[1:] if isinstance(mark, Range)] for name, hint in hints.items()}
+    return {name: found[0] for name, found in marks.items() if found}
 
 
 def check_epsilon(epsilon: Any) -> float:
@@ -96,6 +91,18 @@ def check_whole(name: str, value: Any, least: int, most: int) -> int:
     return int(value)
 
 
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or CUDA where there is one, or the CPU."""
+    if name is None or name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:\d{1,3})?", name) is None:
+        raise PlanError("device", short(name), "cpu, cuda, cuda:N or auto", "Leave --device out to let it be chosen.")
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= here:
+        raise PlanError("device", name, f"a CUDA device of this machine, which has {here}", "Use --device cpu or auto.")
+    return torch.device(name)
+
+
 def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -105,7 +112,9 @@ def to_plain(value: Any, hint: Any = None) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = get_type_hints(type(value))
         return {
-            field.name: to_plain(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(value)
+            field.name: to_plain(getattr(value, field.name), hints[field.name])
+            for field in dataclasses.fields(value)
+            if not (field.metadata == OMIT_DEFAULT and getattr(value, field.name) == field.default)
         }
     if isinstance(value, (tuple, list)):
         inside = [kind for kind in get_args(hint) if kind is not Ellipsis] or [None]
@@ -140,15 +149,10 @@ def from_plain(cls: type[T], data: object, name: str = "plan", *, hints: Mapping
 def _convert(hint: Any, value: Any, name: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        wrong: PlanError | None = None
-        for option in sorted(args, key=lambda kind: -_shared(kind, value)):  # the likeliest first, for its message
-            if option is type(None) and value is None:
-                return None
-            try:
-                return _convert(option, value, name)
-            except PlanError as error:
-                wrong = wrong or error
-        raise wrong or PlanError(name, short(value), str(hint), _MAKE)
+        if value is None and type(None) in args:
+            return None
+        options = [kind for kind in args if kind is not type(None)]
+        return _convert(min(options, key=lambda kind: _differing_keys(kind, value)), value, name)
     if origin is Literal:
         if value not in args:
             raise PlanError(name, short(value), "one of " + ", ".join(map(str, args)), _MAKE)
@@ -172,8 +176,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _shared(kind: Any, value: Any) -> int:
-    """How many keys of `value` are fields of the dataclass `kind`."""
+def _differing_keys(kind: Any, value: Any) -> int:
+    """How many names are fields of the dataclass `kind` or keys of `value`, but not both."""
     if not dataclasses.is_dataclass(kind) or not isinstance(value, Mapping):
         return 0
-    return len({field.name for field in dataclasses.fields(kind)} & set(value))
+    return len({field.name for field in dataclasses.fields(kind)} ^ set(value))

@@ -36,7 +36,8 @@ def not_covered(plan: Plan, unit: str) -> list[str]:
         "Other releases about the same data, by anybody: their costs add up.",
         *([several] if unit == "record" else []),
         *([INVENTED] if unit == "invented client" else []),
-        f"What is public: that the data exists, its name, {plan.size}, the names of its classes, the image size.",
+        f"What is public: that the data exists, its name, {plan.size}, the names of its classes, the image size, "
+        "and how the images were read.",
         "What is true in general. A synthetic set tells the truth about a group even if none of its members took part.",
         "Files outside the release (private/ and what --show-private prints), how long the run took, and what its "
         "operator saw on the screen.",

@@ -67,14 +67,14 @@ def subsampled_epsilon(sample: Gaussian, rate: float, times: int, delta: float) 
     )
 
 
-def claimed_centralized(sample: Gaussian, *, shards: int, steps: int, batch_size: int, delta: float) -> Claim:
+def claimed_centralized(sample: Gaussian, *, critics: int, steps: int, batch_size: int, delta: float) -> Claim:
     """Return the paper's centralized figure: T x B subsampled answers at rate 1/K (9.993 for its MNIST run)."""
     releases = steps * batch_size
     accounting = (
-        f"the paper's: {releases} releases, each subsampled by itself at rate 1/{shards} (Wang et al. 2019); "
+        f"the paper's: {releases} releases, each subsampled by itself at rate 1/{critics} (Wang et al. 2019); "
         "a step's samples share one draw, so this does not hold"
     )
-    return Claim(epsilon=subsampled_epsilon(sample, 1 / shards, releases, delta), delta=delta, accounting=accounting)
+    return Claim(epsilon=subsampled_epsilon(sample, 1 / critics, releases, delta), delta=delta, accounting=accounting)
 
 
 def claimed_minibatches(noise_scale: float, *, rate: float, releases: int, delta: float) -> Claim:

@@ -9,14 +9,15 @@ from typing import Any
 
 from gswgan.errors import PrivacyError
 from gswgan.methods import make_draft
-from gswgan.methods.ensemble import load_preset
+from gswgan.methods.gswgan import load_preset
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import guarantee
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import MAX_STEPS, check_delta, check_epsilon, check_whole, default_delta, to_plain
+from gswgan.plan.settings import check_delta, check_epsilon, check_whole, default_delta, to_plain
 from gswgan.privacy import Accountant, DrawnOne, Event, Gaussian, Repeated, Sampled
 from gswgan.privacy.calibration import calibrate
 from gswgan.privacy.events import check_neighbours, describe_event
+from gswgan.ranges import MAX_STEPS
 from gswgan.report.release import check_stated_cost
 from gswgan.run.folder import find_release, read_json
 from gswgan.run.publish import cost_of_ledger, privacy_statement
@@ -123,8 +124,8 @@ def account_preset(method: str, preset: str | None, records: int, delta: float |
     if privacy is not None:
         content |= {
             "noise_std": privacy.noise_std, "sensitivity": privacy.contribution.sensitivity(privacy.neighbours),
-            "releases": privacy.releases,
-            "rate": 1 / (privacy.shards or 1) if privacy.sampling == "one" else privacy.rate, "shards": privacy.shards,
+            "releases": privacy.releases, "critics": privacy.critics,
+            "rate": 1 / (privacy.critics or 1) if privacy.sampling == "one" else privacy.rate,
         }  # fmt: skip
         if table.get("federated"):  # Algorithm 2 as printed: a client answers in each of its inner iterations
             whole = dataclasses.replace(privacy, rows=privacy.rows * critic.ensemble_settings.updates).total()

@@ -6,6 +6,8 @@ after, the descent, are recorded; the second part goes backward through what the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,13 @@ from gswgan.critics import Critic
 from gswgan.generators.cuda_graphs import EAGER, Captured, aside, recorded_into
 from gswgan.generators.generator import Generator
 
-__all__ = ["EAGER", "Captured", "CapturedAround"]
+
+def captured_step(
+    update: Callable[[Tensor, Tensor], None], generator: Generator, critic: Critic
+) -> Callable[[Tensor, Tensor], object]:
+    """Return `update`, one step of the generator against the critic, recorded as a whole where the critic allows it."""
+    alone, around = Captured(update), CapturedAround(generator, critic)
+    return lambda codes, labels: (alone if critic.can_be_captured else around)(codes, labels)
 
 
 class CapturedAround:

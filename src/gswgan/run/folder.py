@@ -54,7 +54,7 @@ class RunFolder:
         self.samples, self.federation = self.release / "samples.png", self.release / "federation.json"
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
         self.checkpoint, self.metrics = self.private / "checkpoint.safetensors", self.private / "metrics.jsonl"
-        self.shards, self.data = self.private / "shards.json", self.private / "data.json"
+        self.data = self.private / "data.json"
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
         self.owner = self.private / "owner.json"  # that this user made the run
         self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"

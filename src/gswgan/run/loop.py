@@ -31,7 +31,7 @@ from gswgan.privacy.randomness import erase_key
 from gswgan.privacy.storage import PART, append_durably, drop_torn_tail, left_asides, sync_folder
 from gswgan.run.budget_entry import enter
 from gswgan.run.checkpoint import Checkpoint
-from gswgan.run.cuda_graphs import Captured, CapturedAround
+from gswgan.run.cuda_graphs import captured_step
 from gswgan.run.folder import RunFolder
 from gswgan.run.publish import check_stated, publish
 
@@ -61,7 +61,7 @@ def train(
 ) -> bool:
     """Algorithm 1, main phase. Returns whether it came to its end; `after_step` may ask to stop.
 
-    The critic has been prepared: the kernel critic made its one release, the ensemble cut its shards and
+    The critic has been prepared: the kernel critic made its one release, the ensemble divided the data and
     warmed up. It ends with the last step, or with a critic that has made all its releases.
     """
 
@@ -70,16 +70,15 @@ def train(
         upstream = critic.upstream_gradient(fake, labels)  # M_{sigma,C}(gradient w.r.t. G(z_i)): sanitized
         generator.descend(fake, upstream)  # times the local Jacobian; Adam
 
-    alone, around = Captured(update), CapturedAround(generator, critic)
+    do_step = captured_step(update, generator, critic) if generator.device.type == "cuda" else update
 
     for step in range(start, plan.training.steps):
         if critic.finished:  # only where releases are fixed and steps are not
             break
-        critic.learn(step, generator)  # participants: n_dis updates on their shards  [paper: k ~ U[1, K]]
+        critic.learn(step, generator)  # participants: n_dis updates on their parts  [paper: k ~ U[1, K]]
         if not critic.moves_generator:  # a denoiser has learnt already
             codes, labels = generator.latents(plan.training.batch_size, step)  # z_i ~ P_z
-            on_device = alone if critic.can_be_captured or not codes.is_cuda else around
-            on_device(codes, labels)
+            do_step(codes, labels)
         if after_step(step + 1):
             return step + 1 == plan.training.steps or critic.finished
     return True
@@ -123,7 +122,7 @@ def run(
         if stream is not None and not plan.critic.can_stream:
             raise RunError("data", stream.name, "data in memory for this critic", "Load it with load_data.")
         if isinstance(data, ImageData) and not plan.critic.can_stream:
-            check_own_names(data.repeated_names)  # shards and coins go by the places of records
+            check_own_names(data.repeated_names)  # parts and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
         critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:

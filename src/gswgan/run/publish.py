@@ -165,6 +165,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
         f"- that the data exists, and what it is called: {plain_text(facts.data)}",
         f"- {plan.size}, {facts.image_size}x{facts.image_size} with {facts.channels} channel(s)",
         f"- {facts.classes} class(es), and their names: {plain_text(facts.names)}",
+        *([f"- how the images were read: {facts.reading.text}"] if facts.reading.text else []),
         "- the settings of the run, which must have been chosen without looking at the protected data",
         "",
         "## How it was made",

@@ -1,14 +1,8 @@
-"""A published generator: load it from a run or from its release alone, draw images from it, write them."""
+"""A published generator: load it from a run or from its release alone, draw images from it."""
 
 from __future__ import annotations
 
-import csv
-import os
-import re
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,8 +11,6 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from numpy.typing import ArrayLike
-from PIL import Image
 from torch import nn
 
 from gswgan.critics.kernel.embedding import Embedding
@@ -26,12 +18,14 @@ from gswgan.errors import PlanError, RunError, short
 from gswgan.generators import build_network, network_shapes
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.methods import read_plan
+from gswgan.plan.facts import MAX_NAMED
 from gswgan.plan.plan import Plan
-from gswgan.plan.settings import check_whole
+from gswgan.plan.settings import check_whole, pick_device
 from gswgan.privacy.storage import check_file
 from gswgan.run.folder import RunFolder, find_release, read_json
 
-Labels = Literal["uniform", "released"]
+Labels = Literal["uniform", "released"] | str | Sequence[str | int] | np.ndarray
+"""Which classes to draw: "uniform", "released", the name of a class, or a list of names and numbers of classes."""
 
 MAX_SAMPLE_BYTES = 8 * 2**30
 """Of one set of samples: as much as `gswgan.load_data` reads back."""
@@ -54,33 +48,64 @@ class ReleasedModel:
         return [name for label, name in enumerate(self.plan.facts.class_names) if label not in self.kept]
 
     def sample(
-        self, n: int, labels: ArrayLike | Labels | None = None, *, seed: int | None = None
+        self,
+        n: int,
+        labels: Labels | None = None,
+        *,
+        seed: int | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """`n` uint8 images, [n, h, w] or [n, h, w, 3], with labels [n].
 
-        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts) or an array.
+        `labels`: "uniform" over the classes (the default), "released" (in proportion to the noisy counts), the name of
+        one class, or a list of classes by name or number: `n` of them, one per image, or fewer different ones, which
+        are drawn in equal parts. A class that is called "uniform" is asked for as ["uniform"]. `progress` is told how
+        many images are drawn.
         """
         rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0, 2**63 - 1))
         wanted = self._labels(check_whole("n", n, 1, MAX_SAMPLE_BYTES // self.plan.facts.pixels), labels, rng)
-        return channels_last(draw_images(self.network, self.plan.generator, wanted, rng)), wanted
+        return channels_last(draw_images(self.network, self.plan.generator, wanted, rng, progress)), wanted
 
-    def _labels(self, n: int, labels: ArrayLike | Labels | None, rng: np.random.Generator) -> np.ndarray:
-        if labels is None or isinstance(labels, str):
-            if labels in (None, "uniform"):
-                return rng.permutation(np.resize(rng.permutation(self.kept), n))
-            if labels == "released" and self.folder.embedding.exists():
-                return rng.choice(self.kept, size=n, p=self._released_shares())
-            raise PlanError(
-                "labels", short(labels), "'uniform', 'released' (where counts were released) or an array of labels",
-                "Leave it out for all classes alike.",
-            )  # fmt: skip
-        wanted = np.asarray(labels)
-        if wanted.shape != (n,) or not np.isin(wanted, self.kept).all():
-            raise PlanError(
-                "labels", f"array of shape {wanted.shape}", f"{n} labels of classes that were released",
-                f"They are {short(str(self.kept.tolist()))}",
-            )  # fmt: skip
-        return wanted.astype(np.int64)
+    def _labels(self, n: int, labels: Labels | None, rng: np.random.Generator) -> np.ndarray:
+        if labels is None or (isinstance(labels, str) and labels == "uniform"):
+            return _in_equal_parts(self.kept, n, rng)
+        if isinstance(labels, str) and labels == "released":
+            if not self.folder.embedding.exists():
+                expected = "'uniform' or classes: this run released no counts"
+                raise PlanError("labels", labels, expected, "Leave it out for all classes alike.")
+            return rng.choice(self.kept, size=n, p=self._released_shares())
+        wanted = self.class_numbers(labels)
+        if len(wanted) == n:
+            return wanted
+        if 0 < len(wanted) < n and len(np.unique(wanted)) == len(wanted):
+            return _in_equal_parts(wanted, n, rng)
+        raise PlanError(
+            "labels", f"{len(wanted)} labels", f"{n} labels, one per image, or fewer different classes",
+            "Leave it out for all classes alike.",
+        )  # fmt: skip
+
+    def class_numbers(self, labels: object) -> np.ndarray:
+        """The numbers of classes that are given by name or number; a PlanError for those that are not made."""
+        one = isinstance(labels, str | int | np.integer)
+        listed = [labels] if one else labels.tolist() if hasattr(labels, "tolist") else labels
+        if not isinstance(listed, list | tuple):
+            raise PlanError("labels", type(labels).__name__, "a class, or a list of classes", self._known)
+        number = {name: label for label, name in enumerate(self.plan.facts.class_names)}
+        makes = set(self.kept.tolist())
+        found = []
+        for given in listed:
+            label = number.get(given) if isinstance(given, str) else given
+            if isinstance(label, bool) or not isinstance(label, int | np.integer) or label not in makes:
+                expected = "'uniform', 'released', or classes that the generator makes, by name or number"
+                raise PlanError("labels", short(given), expected, self._known)
+            found.append(int(label))
+        return np.array(found, np.int64)
+
+    @property
+    def _known(self) -> str:
+        names = self.plan.facts.class_names
+        known = [f"{label} ({names[label]})" for label in self.kept[:MAX_NAMED].tolist()]
+        return f"The classes are {', '.join(known)}{', ...' if len(self.kept) > MAX_NAMED else ''}."
 
     def _released_shares(self) -> np.ndarray:
         counts = Embedding.load(self.folder.embedding).counts.numpy()
@@ -89,6 +114,12 @@ class ReleasedModel:
             raise RunError("embedding", str(self.folder.embedding), "a positive count for each class", _FINISHED)
         shares: np.ndarray = weight / weight.sum()
         return shares
+
+
+def _in_equal_parts(classes: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """`n` labels in which every class occurs as often as any other, or once more, in a random order."""
+    mixed: np.ndarray = rng.permutation(np.resize(rng.permutation(classes), n))
+    return mixed
 
 
 def load_model(folder: RunFolder, device: torch.device) -> ReleasedModel:
@@ -117,61 +148,3 @@ def load_model(folder: RunFolder, device: torch.device) -> ReleasedModel:
 def load(folder: str | Path, *, device: str | None = None) -> ReleasedModel:
     """A trained model from a run folder or from its release alone."""
     return load_model(find_release(Path(folder)), pick_device(device))
-
-
-def pick_device(name: str | None) -> torch.device:
-    """The named device, or CUDA where there is one, or the CPU."""
-    if name is None or name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:\d{1,3})?", name) is None:
-        raise PlanError("device", short(name), "cpu, cuda, cuda:N or auto", "Leave --device out to let it be chosen.")
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name != "cpu" and int(name.partition(":")[2] or 0) >= here:
-        raise PlanError("device", name, f"a CUDA device of this machine, which has {here}", "Use --device cpu or auto.")
-    return torch.device(name)
-
-
-def write_samples(model: ReleasedModel, out: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """The images as an .npz or .csv file, or as a folder of PNG files with a subfolder per class; all or nothing."""
-    with new_path(out) as aside:
-        if out.suffix == ".npz":
-            np.savez_compressed(aside, images=images, labels=labels)
-        elif out.suffix == ".csv":
-            with aside.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(["label", *(f"pixel{i}" for i in range(images[0].size))])
-                writer.writerows([int(label), *image.reshape(-1).tolist()] for label, image in zip(labels, images))
-        else:
-            safe = ["".join(c if c.isalnum() else "_" for c in name) for name in model.plan.facts.class_names]
-            folders = {int(label): aside / f"{label:02d}-{safe[label]}" for label in np.unique(labels)}
-            for folder in folders.values():
-                folder.mkdir(parents=True)
-            for index, (label, image) in enumerate(zip(labels, images)):
-                Image.fromarray(image).save(folders[int(label)] / f"{index:06d}.png")
-
-
-def check_new_path(out: Path, *suffixes: str) -> None:
-    """Refuse a name of another form, an existing path, and a missing parent folder, before any work is done."""
-    if out.suffix not in suffixes:
-        kinds = " or ".join(suffix or "no suffix (a folder)" for suffix in suffixes)
-        raise RunError("out", str(out), f"a name that ends in {kinds}", "Choose another name.")
-    if os.path.lexists(out):
-        raise RunError("out", str(out), "a path that does not exist yet", "Choose another one.")
-    if not out.absolute().parent.is_dir():
-        raise RunError("out", str(out), "a path in a folder that exists", "Make the folder first.")
-
-
-@contextmanager
-def new_path(out: Path) -> Iterator[Path]:
-    """A path in a new folder beside `out`, which becomes `out` when it is whole; a failure leaves nothing behind."""
-    fresh: Path | None = None
-    try:
-        fresh = Path(tempfile.mkdtemp(prefix=".gswgan-", dir=out.absolute().parent))  # ours alone (0700), never a link
-        yield fresh / out.name
-        os.rename(fresh / out.name, out)
-    except OSError as wrong:
-        expected = f"a place that can be written ({wrong.strerror or wrong})"
-        raise RunError("out", str(out), expected, "Make room, or choose another one.") from wrong
-    finally:
-        if fresh is not None:
-            shutil.rmtree(fresh, ignore_errors=True)

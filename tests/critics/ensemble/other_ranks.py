@@ -1,8 +1,8 @@
-"""A rank of test_ranks.py: python other_ranks.py STORE RANK WORLD. Holds its critics until it is told to end."""
+"""What all ranks of test_distributed.py have, and a rank that holds its critics until it is told to end."""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,9 +39,7 @@ def part(mechanism: Mechanism, held: range | None = None) -> Ensemble:
     )  # fmt: skip
 
 
-if __name__ == "__main__":
-    store, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
+def hold_critics(store: Path, rank: int, world: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     ranks = Ranks(rank, world)
     worker_loop(ranks, part(PartialSum(ranks, CPU, CONTRIBUTION, EVENT), ranks.held(COUNT)), tiny_images(), CPU)

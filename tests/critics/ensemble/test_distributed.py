@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,21 +10,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, Fakes, part
+from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, Fakes, hold_critics, part
 
 from conftest import copied, same
 from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble, PartialSum, Ranks
 from gswgan.data import ImageData
 from gswgan.errors import RunError
+from processes import Child
 
 
 @contextmanager
-def others(folder: Path, world: int) -> Iterator[tuple[Ranks, list[subprocess.Popen[bytes]]]]:
+def others(folder: Path, world: int) -> Iterator[tuple[Ranks, list[Child]]]:
     """This process as rank 0, and the others."""
-    here, store = Path(__file__).parent, folder / "store"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent), *sys.path])}
-    command = [sys.executable, str(here / "other_ranks.py"), str(store)]
-    processes = [subprocess.Popen([*command, str(rank), str(world)], env=environment) for rank in range(1, world)]
+    store = folder / "store"
+    processes = [Child(hold_critics, store, rank, world) for rank in range(1, world)]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=world)
     ranks = Ranks(0, world)
     try:
@@ -93,7 +89,7 @@ def test_a_lost_rank_is_noticed_and_nothing_is_released(tmp_path: Path, stripes:
         spread = DistributedEnsemble(ranks, part(mechanism, ranks.held(COUNT)))
         spread.prepare(stripes)
         releases(spread, range(1))
-        processes[0].kill()
+        processes[0].process.kill()
         processes[0].wait()
         with pytest.raises(RunError, match=r"one of them has ended.*--resume"):
             releases(spread, range(1, 20))

@@ -72,7 +72,7 @@ def test_every_critic_warms_up_and_nothing_is_released(mechanism_for) -> None:
     assert warm._mechanism.ledger.entries == []
 
 
-def test_a_warm_start_stays_in_its_shard(mechanism_for) -> None:
+def test_a_warm_start_stays_in_its_part(mechanism_for) -> None:
     """One record changed: exactly one critic comes out of the warm start differently."""
     data = tiny_images(60)
     images = data.images.copy()

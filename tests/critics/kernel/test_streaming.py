@@ -4,26 +4,25 @@ import dataclasses
 import gc
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from deadly_reader import Deadly
 
 from conftest import tiny_images
+from gswgan.cli.training import check_workers
 from gswgan.critics.kernel import streaming
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
-from gswgan.critics.kernel.streaming import Job, OnePass, Partial, check_workers, sum_part, summed_parts
+from gswgan.critics.kernel.streaming import Job, OnePass, Partial, sum_part, summed_parts
 from gswgan.critics.resumable import Stopped
 from gswgan.data import ImageData, ImageStream, open_stream, stream
 from gswgan.data import files as data_files
 from gswgan.data.files import Part
-from gswgan.data.stream import PartReader
 from gswgan.errors import DataError, PlanError, RunError
 from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import clip_to_grid, clipped_sum
@@ -109,7 +108,7 @@ def test_a_record_that_cannot_be_decoded_changes_nothing_else(tmp_path: Path, st
 
 def test_a_stop_saves_and_the_rest_is_done_later(tmp_path: Path, monkeypatch) -> None:
     data = tiny_images(120)
-    found = open_stream(write_npz(tmp_path / "npz", data, shards=6), classes=3)
+    found = open_stream(write_npz(tmp_path / "npz", data, files=6), classes=3)
     expected = streamed(found, tmp_path / "straight")
     seen: list[str] = []
     real = streaming.sum_part
@@ -136,7 +135,7 @@ def test_a_stop_saves_and_the_rest_is_done_later(tmp_path: Path, monkeypatch) ->
 
 def test_a_crash_loses_what_was_not_saved_and_nothing_else(tmp_path: Path, monkeypatch) -> None:
     data = tiny_images(120)
-    found = open_stream(write_npz(tmp_path / "npz", data, shards=6), classes=3)
+    found = open_stream(write_npz(tmp_path / "npz", data, files=6), classes=3)
     expected = streamed(found, tmp_path / "straight")
     real, calls = streaming.sum_part, []
 
@@ -158,7 +157,7 @@ def test_a_crash_loses_what_was_not_saved_and_nothing_else(tmp_path: Path, monke
 def test_a_part_that_comes_twice_counts_once_and_a_missing_one_is_missed(
     tmp_path: Path, stripes: ImageData, monkeypatch
 ) -> None:
-    found = open_stream(write_npz(tmp_path / "npz", stripes, shards=4), classes=3)
+    found = open_stream(write_npz(tmp_path / "npz", stripes, files=4), classes=3)
     expected = streamed(found, tmp_path / "straight")
 
     def twice(job: Job, parts: Mapping[int, Part], workers: object) -> Iterator[tuple[int, Partial]]:
@@ -189,25 +188,8 @@ def test_sums_of_another_shape_are_not_taken_up(tmp_path: Path, stripes: ImageDa
         streamed(open_stream(folder, classes=4), tmp_path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deadly(PartReader):
-    """Kills the worker that reads the second part: so many times, then no more."""
-
-    marks: Path
-    times: int
-
-    def read(self, part: Part) -> Iterator[ImageData]:
-        deaths = len(list(self.marks.iterdir()))
-        for index, piece in enumerate(super().read(part)):
-            yield piece
-            if "001" in part.path.name and index == 0 and deaths < self.times:
-                (self.marks / str(deaths)).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_counted_twice(tmp_path: Path, monkeypatch) -> None:
-    data = tiny_images(600)
-    found = open_stream(write_npz(tmp_path / "npz", data, shards=6), classes=3)
+    found = open_stream(write_npz(tmp_path / "npz", tiny_images(), files=6), classes=3)
     expected = streamed(found, tmp_path / "straight")
     (tmp_path / "marks").mkdir()
     deadly = Deadly(**vars(found.reader), marks=tmp_path / "marks", times=2)
@@ -225,8 +207,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_counted_twic
 def test_ray_gives_the_same_sums_and_replaces_a_dead_worker(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))  # they need this module
-    data = tiny_images(600)
-    found = open_stream(write_npz(tmp_path / "npz", data, shards=6), classes=3)
+    found = open_stream(write_npz(tmp_path / "npz", tiny_images(), files=6), classes=3)
     expected = streamed(found, tmp_path / "straight")
     (tmp_path / "marks").mkdir()
     deadly = Deadly(**vars(found.reader), marks=tmp_path / "marks", times=1)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from gswgan.critics.ensemble.stack import GraphSlots, Stack, halved
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import BatchStreams, Streams
+from gswgan.ranges import MAX_STEPS, Batch, Betas, LearningRate, PenaltyWeight, Range, Updates, Width
 
 CRITICS_PER_CHUNK = {"cpu": 64, "cuda": 128}
 """The largest number of critics updated together, by device: bounds memory, and is halved when that runs out."""
@@ -32,15 +33,15 @@ CRITICS_PER_CHUNK = {"cpu": 64, "cuda": 128}
 class EnsembleSettings:
     """The critics and how they learn. Nothing here is part of the guarantee; see the plan's privacy settings."""
 
-    width: int
-    updates: int = 5  # n_dis
-    learning_batch: int = 32  # records, and as many fakes, per update
+    width: Width
+    updates: Updates = 5  # n_dis
+    learning_batch: Batch = 32  # records, and as many fakes, per update
     fakes_per_step: Literal["fresh", "one"] = "fresh"
-    penalty_weight: float = 10.0
-    drift_penalty: float = 1e-3
-    learning_rate: float = 1e-4
-    betas: tuple[float, float] = (0.5, 0.9)
-    warm_start: int = 0
+    penalty_weight: PenaltyWeight = 10.0
+    drift_penalty: PenaltyWeight = 1e-3
+    learning_rate: LearningRate = 1e-4
+    betas: Betas = (0.5, 0.9)
+    warm_start: Annotated[int, Range(0, MAX_STEPS)] = 0
     precision: Literal["float32", "bfloat16"] = "float32"
 
     @property

@@ -17,7 +17,7 @@ from gswgan.critics.ensemble.network import CriticShape
 from gswgan.critics.ensemble.stack import Stack
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.cuda_graphs import Captured
-from gswgan.generators.latent import latent_codes
+from gswgan.generators.sampling import latent_codes
 from gswgan.privacy import Streams
 
 

@@ -6,12 +6,14 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gswgan.privacy import Streams
+from gswgan.ranges import Features, Range, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +23,10 @@ class KernelSettings:
     Each length scale has a window, in pixels: 0 looks at the whole image, more at a neighbourhood of about that radius.
     """
 
-    features: int
-    length_scales: tuple[float, ...]
-    windows: tuple[float, ...] = (0.0,)
-    seed: int = 0  # of the random frequencies
+    features: Features
+    length_scales: Annotated[tuple[float, ...], Range(1e-6, 1e6)]
+    windows: Annotated[tuple[float, ...], Range(0.0, 1e6)] = (0.0,)
+    seed: Seed = 0  # of the random frequencies
 
     @property
     def scales(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import logging
 import os
 import signal
@@ -33,7 +32,7 @@ from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, produ
 from gswgan.critics.resumable import Stopped, Store
 from gswgan.data.files import Part
 from gswgan.data.stream import ImageStream, PartReader
-from gswgan.errors import GswganError, PlanError, RunError
+from gswgan.errors import GswganError, RunError
 from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import Block, ClippedSum, clipped_sum, columns_of
 
@@ -126,19 +125,6 @@ class OnePass:
         if done.shape != (parts,) or total.shape != shape:
             raise RunError("sums", (done.shape, total.shape), f"{((parts,), shape)}, as the data and the plan have")
         return done, total, int(tensors["left_out"])
-
-
-def check_workers(given: str | None) -> Workers:
-    """Return the workers that were asked for; without a request, one process per core."""
-    if given is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if given == "ray":
-        if importlib.util.find_spec("ray") is None:
-            raise PlanError("workers", given, "Ray, which is not installed", "pip install 'gswgan[federated]'")
-        return given
-    if given.isascii() and given.isdigit() and 1 <= int(given) <= 1024:
-        return int(given)
-    raise PlanError("workers", given, "a number from 1 to 1024, or ray", "Leave --workers out for one per core.")
 
 
 def sum_part(job: Job, part: Part) -> Partial:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.randomness import BatchStreams
+from gswgan.ranges import LearningRate, Range, Steps
 
 WARM_UP = 100
 """Steps of the pre-training in which its learning rate rises."""
@@ -52,15 +53,15 @@ class RefinedSettings(KernelStart):
 
     start: GeneratorSettings  # the generator that the kernel critic trains
     start_optimizer: OptimizerSettings
-    samples: int  # of the start, which the denoiser is pre-trained on
-    pretraining: int  # steps on them
-    pretraining_batch: int  # samples in each of them
-    pretraining_rate: float
-    draws: int  # of noise for each record, averaged before the clip
-    level_mean: float  # of ln(noise level) for records; samples have the levels of `draws.py`
-    level_std: float
-    scaling: float  # of gradients, by their second moments on samples: generators/preconditioner.py
-    averaging: float  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
+    samples: Annotated[int, Range(16, 2**24)]  # of the start, which the denoiser is pre-trained on
+    pretraining: Steps  # steps on them
+    pretraining_batch: Annotated[int, Range(16, 2**16)]  # samples in each of them
+    pretraining_rate: LearningRate
+    draws: Annotated[int, Range(1, 256)]  # of noise for each record, averaged before the clip
+    level_mean: Annotated[float, Range(-10, 10)]  # of ln(noise level) for records; for samples see `draws.py`
+    level_std: Annotated[float, Range(1e-3, 10)]
+    scaling: Annotated[float, Range(0, 2)]  # of gradients, by second moments: generators/preconditioner.py
+    averaging: Annotated[float, Range(1, 2**20)]  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
 
 
 class Refined(Critic):
