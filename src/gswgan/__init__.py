@@ -17,7 +17,7 @@ functions count. tests/test_architecture.py reads this table.
     plan
     critics
     generators > data
-    errors > ranges
+    terminal > errors > ranges
     privacy
 """
 
@@ -26,16 +26,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gswgan.api import GSWGAN, load
+    from gswgan.api import GSWGAN, load, resume, retrain
     from gswgan.data import ImageData, load_data, make_image_data
     from gswgan.privacy import Accountant, PrivacyCost
 
 __version__ = "0.1.0"
-__all__ = ["GSWGAN", "Accountant", "ImageData", "PrivacyCost", "load", "load_data", "make_image_data"]
+__all__ = [
+    "GSWGAN", "Accountant", "ImageData", "PrivacyCost", "load", "load_data", "make_image_data", "resume", "retrain",
+]  # fmt: skip
 
 _HOME = {
     "GSWGAN": "gswgan.api",
     "load": "gswgan.api",
+    "resume": "gswgan.api",
+    "retrain": "gswgan.api",
     "ImageData": "gswgan.data",
     "load_data": "gswgan.data",
     "make_image_data": "gswgan.data",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 from conftest import tiny_images
@@ -180,3 +181,54 @@ def test_femnist_is_read_with_the_classes_of_the_run(tmp_path: Path, monkeypatch
         RunFolder.create(tmp_path / str(classes), make_plan(facts, epsilon=10, delta=1e-3))
         train, test = EvaluationInputs(tmp_path / str(classes), "femnist-writers", None, None).real()
         assert train.classes == test.classes == classes
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a folder of three named classes, and held-out folders with all, without the second, with another."""
+    folder = tmp_path_factory.mktemp("named")
+    names = ("low", "middle", "top")
+    for place, seed, renamed in (
+        ("train", 1, names), ("all", 2, names), ("two", 2, ("low", None, "top")),
+        ("other", 2, ("low", "centre", "top")), ("one", 2, (None, None, "top")),
+    ):  # fmt: skip
+        data = tiny_images(120, seed=seed)
+        for index, (image, label) in enumerate(zip(data.images[:, 0], data.labels)):
+            if renamed[label] is not None:
+                (folder / place / renamed[label]).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image).save(folder / place / renamed[label] / f"{index:03}.png")
+    np.savez(folder / "numbers.npz", images=data.images[:, 0], labels=data.labels)
+    arguments = ["train", "--data", folder / "train", "--steps", 40, "--device", "cpu", "--out", folder / "run"]
+    result = CliRunner().invoke(everything, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_held_out_classes_are_matched_by_name(named: Path) -> None:
+    whole = json.loads(call(named / "run", "--test-data", named / "all", *QUICK, "--json").stdout)
+    assert whole["classifiers"]["lda"]["real"] > 0.95
+    assert whole["notes"] == []
+    said = call(named / "run", "--test-data", named / "two", *QUICK, "--json")
+    content = json.loads(said.stdout)
+    assert content["classifiers"]["lda"]["real"] > 0.95  # by number, `top` would be taken for `middle`
+    (note,) = content["notes"]
+    assert "no records of middle: left out of the scores, which are about the other 2 classes" in note
+    assert note in said.stderr
+    shutil.copytree(named / "run" / "release", named / "release")
+    read = (named / "release", "--data", named / "train", "--test-data", named / "two")
+    assert "no records of middle" in call(*read, *QUICK).stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("other", r"test-data: classes = 'centre': expected names of classes that the run knows: low, middle, top"),
+        ("numbers.npz", r"test-data: classes = '0, 1, 2': expected names"),
+        ("one", r"test-data: classes = 1: expected records of at least two classes"),
+    ],
+)
+def test_held_out_classes_that_are_not_known_are_refused(named: Path, place: str, said: str) -> None:
+    before = sorted(path for path in (named / "run").rglob("*"))
+    with pytest.raises(DataError, match=said):
+        call(named / "run", "--test-data", named / place, *QUICK)
+    assert sorted(path for path in (named / "run").rglob("*")) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gswgan.cli.plan_text import advice
+from gswgan.api.plan_text import advice
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.methods import advice as module
 from gswgan.methods import make_plan

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import gswgan
 from conftest import tiny_baseline, tiny_images, tiny_plan
+from gswgan.api.plan_text import describe
 from gswgan.cli.main import app
-from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.errors import LedgerError, PlanError, PrivacyError
@@ -389,7 +389,7 @@ def test_a_method_from_python(stripes: ImageData, tmp_path: Path) -> None:
     model = gswgan.GSWGAN(method="dp-sgd-gan", steps=1, epsilon=5, device="cpu")
     model.fit(stripes.images[:, 0], stripes.labels, classes=3)
     assert 4.99 < model.privacy.epsilon <= 5
-    assert model.plan.method == "dp-sgd-gan"
+    assert model.plan_.method == "dp-sgd-gan"
 
 
 def test_a_method_from_the_command_line(tmp_path: Path, monkeypatch) -> None:

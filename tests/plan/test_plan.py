@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import tiny_images, tiny_plan
+from gswgan.api.plan_text import describe
 from gswgan.cli.main import app
-from gswgan.cli.plan_text import describe
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError, PrivacyError

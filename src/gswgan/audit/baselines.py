@@ -20,12 +20,14 @@ from gswgan.audit.wiring import (
     GREY,
     Observed,
     ReleaseStatistics,
+    alternating,
     made_data,
     made_facts,
     observed,
     open_real_run,
     restated,
     seed_of,
+    watch,
 )
 from gswgan.audit.worst_case import SIGNAL_TO_NOISE
 from gswgan.critics import autoencoder, dp_sgd_gan
@@ -34,6 +36,7 @@ from gswgan.errors import AuditError
 from gswgan.methods import find_method, make_plan
 from gswgan.methods.dp_merf_ae import DPMerfAESettings
 from gswgan.methods.dp_merf_minibatch import MinibatchSettings
+from gswgan.methods.dp_sgd_gan import DPSGDGANSettings
 from gswgan.methods.g_pate import GPateSettings
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -50,22 +53,13 @@ Attack = Callable[[Plan, int, int], dict[str, ReleaseStatistics]]
 
 def observe_baseline(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
     """Real steps of a tiny run of the plan's method and preset, in both worlds."""
-    attack = _attack_on(plan)
+    if type(plan.critic) not in ATTACKS:
+        known = "gswgan, dp-merf, dp-merf-ae, dp-sgd-gan, g-pate"
+        raise AuditError("method", plan.method, f"one of {known}", "Pass one of them as --method.")
+    attack = ATTACKS[type(plan.critic)]
     runs = {world: tiny_plan(plan, seed=seed_of(seed, plan.method, plan.preset, world)) for world in (1, 2)}
     first, second = (attack(runs[world], world, steps) for world in (1, 2))
     return [kind for name in first for kind in observed(name, first[name], second[name])]
-
-
-def _attack_on(plan: Plan) -> Attack:
-    if isinstance(plan.critic, MinibatchSettings):
-        return _attack_minibatches
-    if isinstance(plan.critic, DPMerfAESettings):
-        return _attack_autoencoder
-    attacks: dict[str, Attack] = {"dp-sgd-gan": _attack_updates, "g-pate": _attack_votes}
-    if plan.method not in attacks:
-        known = ", ".join(("gswgan", "dp-merf", "dp-merf-ae", *attacks))
-        raise AuditError("method", plan.method, f"one of {known}", "Pass one of them as --method.")
-    return attacks[plan.method]
 
 
 def tiny_plan(plan: Plan, *, seed: int) -> Plan:
@@ -96,11 +90,6 @@ def _quiet(settings: Any) -> Any:
     return replace(settings, learning_batch=BATCH, **noise)
 
 
-def _alternating(width: int) -> Tensor:
-    """A unit vector whose entries alternate in sign: noise that is shared between coordinates cancels out and shows."""
-    return (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
-
-
 def _sign_of_record(images: Tensor) -> Tensor:
     """Of records in [0, 1]: white 1, black -1, grey 0."""
     return ((images[:, -1, -1, -1] * 255).round() - GREY).sign()
@@ -108,20 +97,15 @@ def _sign_of_record(images: Tensor) -> Tensor:
 
 def _plant_gradients(gradients: Any, records_loss: Any) -> ReleaseStatistics:
     """Plant the gradients of records, and watch what the barrier lets out."""
-    direction = _alternating(gradients.width)
-    release, seen = gradients.answer, ReleaseStatistics(direction.double().numpy(), gradients.mechanism.event)
+    direction = alternating(gradients.width)
 
     def rows(loss: Any, images: Tensor, *rest: Tensor) -> Tensor:
         said = _sign_of_record(images) if loss is records_loss else torch.zeros(len(images))
         return 1e3 * said[:, None] * direction
 
-    def watched(*args: Any, **options: Any) -> Tensor:
-        found: Tensor = release(*args, **options)
-        seen.add(found.double().numpy() * gradients.expected)
-        return found
-
-    gradients.rows, gradients.answer = rows, watched
-    return seen
+    gradients.rows = rows
+    seen = ReleaseStatistics(direction.double().numpy(), gradients.mechanism.event)
+    return watch(gradients, seen, lambda found: found.double().numpy() * gradients.expected)
 
 
 def _attack_updates(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
@@ -145,18 +129,11 @@ def _attack_minibatches(plan: Plan, world: int, steps: int) -> dict[str, Release
 
 
 def _watch_minibatches(critic: Any, data: ImageData, plan: Plan, steps: int) -> ReleaseStatistics:
-    direction = _alternating(critic.features.width)
+    direction = alternating(critic.features.width)
     critic.features = _PlantedFeatures(critic.features, direction)
     critic.prepare(data)
-    mechanism = critic._batches
-    release, seen = mechanism.answer, ReleaseStatistics(direction.double().numpy(), mechanism.event)
-
-    def watched(*args: Any, **options: Any) -> Any:
-        found = release(*args, **options)
-        seen.add(found.sums[0])  # all records are of the first class
-        return found
-
-    mechanism.answer = watched
+    seen = ReleaseStatistics(direction.double().numpy(), critic._batches.event)
+    watch(critic._batches, seen, lambda found: found.sums[0])  # all records are of the first class
     for step in range(steps):
         critic.learn(step, _BlankFakes(plan.facts))
     return seen
@@ -216,22 +193,14 @@ def _sign_of_part(teachers: Any, number: int) -> float:
 
 def _watch_votes(mechanism: Any, settings: GPateSettings) -> ReleaseStatistics:
     """The changed teacher moves one vote from the second option to the first, in every question."""
-    release, ballot = mechanism.answer, mechanism.ballot
+    ballot = mechanism.ballot
     shape = (ballot.questions,) if ballot.largest else (ballot.questions, ballot.options)
     middle, towards = np.zeros(shape), np.zeros(shape)
     if ballot.largest:
         middle[:], towards[:] = settings.teachers - 0.5, 1.0
     else:
         middle[:, 0], middle[:, 1], towards[:, 0], towards[:, 1] = settings.teachers - 0.5, 0.5, 1.0, -1.0
-    seen = ReleaseStatistics(towards.ravel(), mechanism.event, middle=middle)
-
-    def watched(name: str, votes: Tensor) -> Any:
-        found = release(name, votes)
-        seen.add(found)
-        return found
-
-    mechanism.answer = watched
-    return seen
+    return watch(mechanism, ReleaseStatistics(towards.ravel(), mechanism.event, middle=middle), lambda found: found)
 
 
 def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, ReleaseStatistics]:
@@ -253,3 +222,12 @@ def _attack_autoencoder(plan: Plan, world: int, steps: int) -> dict[str, Release
         with open_real_run(plan, data) as real:
             found["minibatches"] = _watch_minibatches(real.critic.kernel, data, plan, steps)
     return found
+
+
+ATTACKS: dict[type, Attack] = {
+    DPMerfAESettings: _attack_autoencoder,
+    DPSGDGANSettings: _attack_updates,
+    GPateSettings: _attack_votes,
+    MinibatchSettings: _attack_minibatches,
+}
+"""By the settings of the critic."""

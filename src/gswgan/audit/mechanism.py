@@ -16,10 +16,11 @@ from gswgan.audit.refined import observe_refined
 from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed
 from gswgan.audit.worst_case import kernel_pairs, kernel_scores, observe_ensemble, public_features
-from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import RefinedSettings
 from gswgan.errors import AuditError
 from gswgan.methods import make_plan
+from gswgan.methods.ensemble import PlannedEnsemble
+from gswgan.methods.kernel_then_ensemble import PlannedKernelThenEnsemble
+from gswgan.methods.refined import PlannedRefined
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_whole
@@ -40,6 +41,13 @@ MIN_P_VALUE = 1e-6
 
 CONFIDENCE = 0.95
 MAX_RECORDS = 10**9
+
+OBSERVERS: dict[type, Callable[..., list[Observed]]] = {
+    PlannedEnsemble: observe_ensemble,
+    PlannedKernelThenEnsemble: observe_ensemble,
+    PlannedRefined: observe_refined,
+}
+"""Who watches real runs, by the settings of the critic; those of all others are baselines."""
 
 Note = Callable[[str], None]
 
@@ -114,13 +122,11 @@ def audit_method(
     if plan.guarantee is None:
         raise AuditError("method", method, "a method with a guarantee", "Pass another --method.")
     tie = None
-    if isinstance(plan.critic, KernelSettings):
+    if plan.critic.can_stream:  # one release, which can be made anew in every trial
         pairs = audit_kernel(plan, trials=trials, seed=seed, note=note)
     else:
         note(f"{REAL_STEPS} releases of real runs in each world")
-        observe = observe_ensemble if method == "gswgan" else observe_baseline
-        if isinstance(plan.critic, RefinedSettings):
-            observe = observe_refined
+        observe = OBSERVERS.get(type(plan.critic), observe_baseline)
         tie = tie_to_real_runs(observe(plan, steps=REAL_STEPS, seed=seed))
         pairs = (audit_releases(plan, trials=trials, seed=seed, note=note),)
     return Audit(

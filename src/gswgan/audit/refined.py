@@ -6,7 +6,6 @@ and noise are those of a training; the kernel's release before it is looked at a
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from gswgan.audit.wiring import (
     CPU,
     Observed,
     ReleaseStatistics,
+    alternating,
     made_data,
     made_facts,
     observed,
@@ -43,7 +43,7 @@ class PlantedGradients:
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
         width = sum(value.numel() for value in denoiser.parameters())
-        self.direction = (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
+        self.direction = alternating(width)
 
     def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
         """v for white, -v for black, 0 for grey, far beyond the clip."""

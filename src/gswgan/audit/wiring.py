@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,24 @@ class ReleaseStatistics:
     def statistics(self) -> tuple[Statistics, Statistics]:
         """Along and across."""
         return np.array(self._along), np.concatenate(self._across)
+
+
+def watch(mechanism: Any, seen: ReleaseStatistics, shown: Callable[[Any], Statistics]) -> ReleaseStatistics:
+    """Add what `shown` makes of every answer of the mechanism to the statistics."""
+    answer = mechanism.answer
+
+    def watched(*args: Any, **options: Any) -> Any:
+        found = answer(*args, **options)
+        seen.add(shown(found))
+        return found
+
+    mechanism.answer = watched
+    return seen
+
+
+def alternating(width: int) -> torch.Tensor:
+    """A unit vector whose entries alternate in sign: noise that is shared between coordinates cancels out and shows."""
+    return (1.0 - 2.0 * (torch.arange(width) % 2)) / math.sqrt(width)
 
 
 @dataclass(frozen=True, kw_only=True)

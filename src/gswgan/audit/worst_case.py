@@ -35,7 +35,6 @@ from gswgan.audit.wiring import (
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
-from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.data import ImageData
 from gswgan.errors import RunError
 from gswgan.generators.generator import Generator
@@ -163,9 +162,10 @@ def small_ensemble_plan(plan: Plan, *, seed: int) -> Plan:
     """The plan with CRITICS critics that do not learn, a record each, and little noise; sampling as it is planned."""
     privacy = plan.privacy
     assert privacy is not None
-    tiny: Any = replace(plan.critic.ensemble_settings, width=2, warm_start=0)
-    if isinstance(plan.critic, KernelThenEnsembleSettings):
-        tiny = replace(plan.critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
+    critic: Any = plan.critic
+    tiny: Any = replace(critic.ensemble_settings, width=2, warm_start=0)
+    if plan.critic.has_embedding:  # the kernel critic starts it
+        tiny = replace(critic, ensemble=tiny, kernel=replace(FEATURES, features=4000))
     if privacy.sampling != "one":  # the paper's is little enough
         noise = privacy.contribution.sensitivity("zeroed") / SIGNAL_TO_NOISE
         privacy = replace(privacy, noise_std=noise)
@@ -181,14 +181,13 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     """
     privacy = plan.privacy
     assert privacy is not None
-    start = plan.critic.steps if isinstance(plan.critic, KernelThenEnsembleSettings) else 0
     data = made_data(plan.facts, world, others=0 if privacy.sampling == "one" else GREY)
     fake = torch.zeros(privacy.rows, 1, plan.facts.image_size, plan.facts.image_size)
     labels = torch.zeros(privacy.rows, dtype=torch.int64)
     seen = ReleaseStatistics(checkerboard(fake.shape).double().numpy().ravel(), privacy.event)
     expected = expected_participants(privacy.event, CRITICS)
     with open_real_run(plan, data) as real:
-        ensemble = real.critic.ensemble if start else real.critic
+        ensemble = real.critic.ensemble if plan.critic.has_embedding else real.critic
         plant_critics(ensemble)
         ensemble.prepare(data)
         for step in range(steps):
@@ -206,7 +205,7 @@ def observe_ensemble(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]
     tiny = {world: small_ensemble_plan(plan, seed=seed_of(seed, "ensemble", world)) for world in (1, 2)}
     first, second = (observe_steps(tiny[world], world, steps) for world in (1, 2))
     found = observed("critics", first, second)
-    if isinstance(plan.critic, KernelThenEnsembleSettings):
+    if plan.critic.has_embedding:
         found.append(observe_start(tiny[1]))
     return found
 

@@ -50,15 +50,15 @@ def benchmark(
     moment, the same command continues; a run that fails does not stop the others, and is tried again next time.
     """
     needs_extra("benchmark", "jinja2", "matplotlib", "sklearn")
+    from gswgan.api.training import few_threads
     from gswgan.benchmark.options import load_sets, parse_options
     from gswgan.benchmark.run import benchmark as compare
-    from gswgan.cli.running import limit_threads
     from gswgan.plan.settings import pick_device
 
     parsed = parse_options(methods, epsilon, seeds, classifiers)
     sets = load_sets(data or ["digits"], test_data, classes)
-    limit_threads(max(train.image_size for train, _ in sets), pick_device(device))
-    with work_bar() as (note, progress):
+    side = max(train.image_size for train, _ in sets)
+    with few_threads(side, pick_device(device)), work_bar() as (note, progress):
         found = compare(
             sets, out=out, note=note, progress=progress, samples=samples, fid=fid, device=device,
             inception_weights=inception_weights, **parsed,

@@ -9,18 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
 
 from gswgan.errors import RunError, printable
-
-
-class PlainConsole(Console):
-    """A console that prints no control characters from strings: names of files and classes may come from anybody."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does it."""
-        super().print(*(printable(shown) if isinstance(shown, str) else shown for shown in objects), **options)
-
+from gswgan.terminal import PlainConsole
 
 console = PlainConsole(highlight=False, soft_wrap=True, markup=False)
 errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)

@@ -9,6 +9,7 @@ import typer
 
 from gswgan.cli.console import Json, console, errors, print_json, table
 from gswgan.cli.progress import work_bar
+from gswgan.cli.reading_options import READING, Background, Layout, PixelRange
 
 _REAL, _WHAT = "The real data", "What to measure"
 
@@ -23,6 +24,9 @@ def evaluate(
         help="Held-out real data, where --data has none of its own.", rich_help_panel=_REAL)] = None,
     classes: Annotated[int | None, typer.Option(
         help="Number of classes, where the data does not state it and there is no run.", rich_help_panel=_REAL)] = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
     metrics: Annotated[str | None, typer.Option(
         help="Comma-separated: inception_score, fid, precision, recall, label_accuracy, classifiers, nearest, "
              "membership. Default: all but fid, nearest and membership.", rich_help_panel=_WHAT)] = None,
@@ -51,16 +55,17 @@ def evaluate(
     The figures are computed on real data: they are PRIVATE and kept in RUN/private (or beside the file), never in a
     release. Ctrl-C loses at most the figure being computed; the same command continues from there.
     """
+    reading = {name: value for name, value in locals().items() if name in READING}
     from gswgan.evaluation.evaluate import evaluate as measure
     from gswgan.evaluation.inputs import EvaluationInputs, parse_request
 
     request = parse_request(metrics, classifiers, settings, seeds, train_size=train_size, device=device,
                             inception_weights=inception_weights)  # fmt: skip
-    draw, setup, results = EvaluationInputs(source, data, test_data, classes).setup(request, samples)
-    if results.path is None:
-        errors.print("Nothing is kept: figures on real data do not belong into a release.")
+    inputs = EvaluationInputs(source, data, test_data, classes, reading)
+    draw, setup, results = inputs.setup(request, samples)
+    errors.print("\n".join(inputs.notes), end="\n" * bool(inputs.notes))
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
-        summary = measure(draw, setup, results, note=note, progress=progress) | {"seeds": list(request.seeds)}
+        summary = measure(draw, setup, results, note=note, progress=progress) | inputs.about(request)
     console.print(_table(summary))
     if results.path is not None:
         console.print(f"PRIVATE, not for release: {results.path}")

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gswgan.api.plan_text import describe
+from gswgan.api.progress import Watch
+from gswgan.api.training import run_folder
 from gswgan.cli.console import console, print_json
-from gswgan.cli.plan_text import describe
 from gswgan.cli.progress import progress_bar
-from gswgan.cli.running import limit_threads, progress_of, run_content
+from gswgan.cli.running import progress_of, run_content
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
 from gswgan.federated.memory import Memory
@@ -26,7 +28,6 @@ from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.settings import pick_device
 from gswgan.report.explain import outcome_to_each
 from gswgan.run.folder import RunFolder
-from gswgan.run.loop import run
 
 if TYPE_CHECKING:
     import torch
@@ -119,10 +120,9 @@ def hold_and_train(folder: RunFolder, device: str, *, json: bool) -> None:
 def _train(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
     """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
     plan, ended = folder.plan(), folder.is_finished
-    limit_threads(plan.facts.image_size, device)
     if not ended and not has_rounds(plan):
         with progress_of(plan) as move:
-            ended = run(folder, None, device=device, progress=move, note=console.print)
+            ended = run_folder(folder, None, device=device, watch=Watch(step=move, note=console.print))
     if not ended:
         console.print(f"stopped; continue with: {command}")
         raise typer.Exit(130)

@@ -9,30 +9,13 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gswgan.cli.console import console, errors
-
-Move = Callable[..., None]
-"""move(done), or move(done, total, unit)."""
+from gswgan.terminal import Move, terminal_bar
 
 SECONDS_PER_LINE = 30.0
 """Where the output is no terminal: the least time between two lines, but for the last one."""
-
-
-class _Speed(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.1f} {task.description}s/s" if task.speed else f"-- {task.description}s/s")
 
 
 class _Lines:
@@ -81,18 +64,7 @@ def progress_bar(total: int, unit: str = "step", spent: Callable[[int], str] = l
 
         yield log
         return
-    columns = (
-        TextColumn("{task.description} {task.completed:,.0f}/{task.total:,.0f}"), BarColumn(), _Speed(),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[spent]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def move(done: int, of: int = total, what: str = unit) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=of, spent="")
-            bar.update(tasks[what], completed=done, spent=spent(done) if what == unit else "")
-
+    with terminal_bar(console, total, unit, spent) as move:
         yield move
 
 

@@ -13,33 +13,17 @@ from gswgan.cli.console import console, print_json
 from gswgan.cli.progress import Move, progress_bar
 
 if TYPE_CHECKING:
-    import torch
-
     from gswgan.critics.kernel.streaming import Workers
     from gswgan.data import ImageData, ImageStream
     from gswgan.plan.plan import Plan
     from gswgan.run.folder import RunFolder
 
 
-def limit_threads(image_size: int, device: torch.device) -> None:
-    """One thread for the tiniest images: they gain little from more, and are far slower on a busy machine."""
-    import torch
-
-    from gswgan.plan.defaults import TINY
-
-    if image_size <= TINY and device.type == "cpu":
-        torch.set_num_threads(1)
-
-
 def progress_of(plan: Plan) -> AbstractContextManager[Move]:
     """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
+    from gswgan.api.progress import spent
 
-    def spent(done: int) -> str:
-        if plan.guarantee is None:
-            return "NO guarantee"
-        return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
-
-    return progress_bar(plan.training.steps, spent=spent)
+    return progress_bar(plan.training.steps, spent=partial(spent, plan))
 
 
 def run_with_progress(
@@ -52,13 +36,13 @@ def run_with_progress(
     json: bool = False,
 ) -> None:
     """Run the folder's plan to its end: the plan, a bar with the epsilon spent so far, and what was made."""
-    from gswgan.cli.plan_text import describe
+    from gswgan.api.plan_text import describe
+    from gswgan.api.progress import Watch
+    from gswgan.api.training import run_folder
     from gswgan.plan.settings import pick_device
     from gswgan.report.explain import outcome
-    from gswgan.run.loop import run
 
     plan, place = folder.plan(), pick_device(device)
-    limit_threads(plan.facts.image_size, place)
     console.print(describe(plan))
     console.print(f"run folder: {folder.root}")
 
@@ -68,10 +52,8 @@ def run_with_progress(
 
         ranks = ranks_of(plan, where)
     with progress_of(plan) as move:
-        ended = run(
-            folder, images, device=place, progress=move, note=console.print,
-            workers=workers, reading=partial(move, what="record"), ranks=ranks,
-        )  # fmt: skip
+        watch = Watch(step=move, reading=partial(move, what="record"), note=console.print)
+        ended = run_folder(folder, images, device=place, watch=watch, workers=workers, ranks=ranks)
     if not ended:
         console.print(f"stopped; continue with: gswgan train --resume {folder.root}")
         raise typer.Exit(130)

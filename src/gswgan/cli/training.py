@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib.util
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from gswgan.api.inputs import READING, open_source, source_of
+from gswgan.api.training import PlannedRun, check_fits, check_out, data_for, needs_data, open_stopped, plan_training
 from gswgan.cli.console import console, print_json
-from gswgan.cli.plan_text import advice, describe, outlook
-from gswgan.cli.reading_options import reading_of
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
 from gswgan.critics.kernel.streaming import Workers
-from gswgan.data import ImageData, ImageStream
-from gswgan.data.partition import check_everybody, check_own_names
-from gswgan.data.sources import NAMES
 from gswgan.errors import PlanError, RunError, printable
-from gswgan.evaluation import real_data
-from gswgan.methods import find_method, make_plan, read_plan
-from gswgan.plan.facts import Facts
-from gswgan.plan.make import check_large_delta, plan_warnings
-from gswgan.plan.plan import Plan
 from gswgan.plan.settings import pick_device
-from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder, find_release
-from gswgan.run.publish import check_stated
 from gswgan.run.retrain import retrain
 
 
@@ -38,35 +26,34 @@ def start_training(options: TrainOptions) -> None:
     _check_options(options)
     planning = options.dry_run or options.save_plan is not None  # a plan may be made for another machine
     if not planning and options.resume is None and (options.out is not None or options.source is None):
-        _check_out(options.out or Path("runs"), given=options.out is not None)
+        check_out(options.out or Path("runs"), given=options.out is not None)
     elsewhere = planning and options.device.partition(":")[0] == "cuda"
     kind = options.device if elsewhere else pick_device(options.device).type
     if options.source is not None:
         run_with_progress(_retrain(options, options.source, kind), None, options.device, json=options.json)
         return
-    where, folder = _where(options), None
-    if options.resume is not None:
-        folder = RunFolder(options.resume)
-        if not folder.model.is_file():
-            expected = "the folder of a run that was stopped"
-            raise RunError("resume", str(options.resume), expected, "Check the path (--resume).")
-        if folder.plan().source is not None or folder.is_finished:  # no data is needed, or nothing is left to do
-            run_with_progress(folder, None, options.device, json=options.json)
-            return
-        where = folder.remembered_source() if options.data is None else where
-    images = real_data.open_data(**where)
-    plan = folder.plan() if folder is not None else _plan(options, images, kind)
-    if not isinstance(images, ImageData) and not plan.critic.can_stream:
-        images = real_data.load_data(**where)  # other critics go through their data more than once
-    _check_fits(plan, images)
-    if folder is None:
-        _show(options, plan, images)
+    source, folder = _source(options), None if options.resume is None else open_stopped(options.resume)
+    if folder is not None and not needs_data(folder):
+        run_with_progress(folder, None, options.device, json=options.json)
+        return
+    if folder is not None and options.data is None:
+        source = folder.remembered_source()
+    opened = open_source(source)
+    if folder is not None:
+        data = data_for(folder.plan(), opened)
+        check_fits(folder.plan(), data)
+    else:
+        planned = plan_training(
+            opened, _asked(options, kind), saved=options.plan_file, name=options.name, budget=options.budget,
+            allow_large_delta=options.allow_large_delta,
+        )  # fmt: skip
+        _show(options, planned)
         if planning:
             return
-        name = plan.preset if plan.method == "gswgan" else plan.method
-        root = options.out or _free(Path("runs") / f"{_local_name(where['spec'])}-{name}")
-        folder = _create(root, plan, where, options.budget)
-    run_with_progress(folder, images, options.device, readers, where, json=options.json)
+        name = planned.plan.preset if planned.plan.method == "gswgan" else planned.plan.method
+        root = options.out or _free(Path("runs") / f"{_local_name(source['spec'])}-{name}")
+        folder, data = planned.create(root), planned.data
+    run_with_progress(folder, data, options.device, readers, source, json=options.json)
     if options.show_private:
         show_private_score(folder)
 
@@ -109,88 +96,35 @@ def _check_options(options: TrainOptions) -> None:
         raise RunError("plan", str(options.save_plan), expected, "Choose another --save-plan.")
 
 
-def _where(options: TrainOptions) -> dict[str, Any]:
+def _source(options: TrainOptions) -> dict[str, Any]:
     """Where the data is read from, and how."""
-    data, classifier = options.data, options.reference_classifier
+    reading = {name: getattr(options, name) for name in READING}
+    return source_of("digits" if options.data is None else options.data, labels=options.labels, **reading)
+
+
+def _asked(options: TrainOptions, device: str) -> dict[str, Any]:
+    """What the planner is asked for."""
     return {
-        "spec": "digits" if data is None else data if data in ("", *NAMES) else str(Path(data).absolute()),
-        "classes": options.classes,
-        "image_size": options.image_size,
-        "labels": options.labels,
-        "channels": options.channels,
-        **reading_of(vars(options)),
-        "min_records": options.min_records,
-        "accuracy": options.accuracy,
-        "reference_classifier": None if classifier is None else str(classifier.absolute()),
-    }
+        "method": options.method or "gswgan", "preset": options.preset, "epsilon": options.epsilon,
+        "delta": options.delta, "critics": options.critics, "steps": options.steps, "seed": options.seed or 0,
+        "device": device, "insecure_reproducible": options.insecure_reproducible,
+        "neighbours": options.neighbours or "replace-one",
+    }  # fmt: skip
 
 
-def _plan(options: TrainOptions, images: ImageData | ImageStream, device: str) -> Plan:
-    if options.plan_file is not None:
-        return read_plan(options.plan_file)
-    facts = Facts.of(images) if options.name is None else dataclasses.replace(Facts.of(images), data=options.name)
-    return make_plan(
-        facts, method=options.method or "gswgan", preset=options.preset, epsilon=options.epsilon, delta=options.delta,
-        critics=options.critics, steps=options.steps, seed=options.seed or 0, device=device,
-        insecure_reproducible=options.insecure_reproducible, neighbours=options.neighbours or "replace-one",
-    )  # fmt: skip
-
-
-def _show(options: TrainOptions, plan: Plan, images: ImageData | ImageStream) -> None:
-    """Check a new plan, warn, and print or save it as asked for."""
-    check_large_delta(plan, allowed=options.allow_large_delta)
-    check_stated(plan)
-    warnings = plan_warnings(plan, images)
-    for warning in warnings:
+def _show(options: TrainOptions, planned: PlannedRun) -> None:
+    """Warn about a new plan, and print or save it as asked for."""
+    for warning in planned.warnings:
         print(f"warning: {printable(warning)}", file=sys.stderr)
-    if options.budget is not None:
-        console.print(f"budget:      {Budget(options.budget).check(plan)}")
     if options.save_plan is not None:
-        plan.save(options.save_plan)
+        planned.save(options.save_plan)
         console.print(f"plan saved: {options.save_plan}")
     if options.dry_run:
-        console.print(describe(plan))
-        if plan.method == "gswgan":
-            console.print(outlook(plan))
-            console.print(advice(plan))
+        console.print(str(planned))
+    elif planned.room is not None:
+        console.print(f"budget:    {planned.room}")
     if options.json and (options.dry_run or options.save_plan is not None):
-        print_json({"plan": plan.to_json(), "warnings": list(warnings)})
-
-
-def _check_out(out: Path, *, given: bool) -> None:
-    """Refuse what cannot be written, or must not be written over, before any work is done."""
-    if given and not RunFolder(out).is_vacant():
-        raise RunError("out", str(out), "a folder that does not exist yet", "Choose another --out, or --resume it.")
-    nearest = next(path for path in (out.absolute(), *out.absolute().parents) if os.path.lexists(path))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError("out", str(out), f"a folder that can be made inside {nearest}", "Choose another --out.")
-
-
-def _create(root: Path, plan: Plan, where: dict[str, Any], budget: Path | None) -> RunFolder:
-    """The run folder; where it cannot be made, the folders above it that were new go again as well."""
-    new = [path for path in root.absolute().parents if not path.exists()]
-    try:
-        return RunFolder.create(root, plan, source=where, budget=budget)
-    except RunError:
-        for path in new:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        raise
-
-
-def _check_fits(plan: Plan, images: ImageData | ImageStream) -> None:
-
-    facts = Facts.of(images)
-    for name in ("records", "persons", "classes", "labelled", "image_size", "channels", "reading"):
-        found, planned = getattr(facts, name), getattr(plan.facts, name)
-        if found != planned:
-            if name == "reading":
-                found, planned = found.text or "nothing stated", planned.text or "nothing stated"
-            raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if images.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
-        check_everybody(images.persons, images.number_of_persons)  # before anything is written
-    if isinstance(images, ImageData) and not plan.critic.can_stream:
-        check_own_names(images.repeated_names)
+        print_json({"plan": planned.plan.to_json(), "warnings": list(planned.warnings)})
 
 
 def _retrain(options: TrainOptions, source: Path, device: str) -> RunFolder:

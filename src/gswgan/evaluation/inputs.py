@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gswgan.errors import DataError, PlanError
 from gswgan.evaluation.classifiers import ALL, FAST, check
 from gswgan.evaluation.evaluate import Draw
 from gswgan.evaluation.metrics import METRICS, EvaluationSetup, Request
-from gswgan.evaluation.real_data import load_data, load_held_out
+from gswgan.evaluation.real_data import load_data, load_held_out, match_classes
 from gswgan.evaluation.references import reference_folders
 from gswgan.evaluation.result import Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic, read_synthetic, stratified
@@ -59,8 +60,18 @@ def _names(text: str) -> tuple[str, ...]:
 class EvaluationInputs:
     """What the arguments name: the real data, the synthetic set, and where figures may be kept."""
 
-    def __init__(self, source: Path, data: str | None, test_data: str | None, classes: int | None) -> None:
+    def __init__(
+        self,
+        source: Path,
+        data: str | None,
+        test_data: str | None,
+        classes: int | None,
+        reading: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`reading`: how to read the data, where that is not as the run read it (fields of `ReadOptions`)."""
         self.source, self.data, self.test_data, self.classes = source, data, test_data, classes
+        self.reading = {name: value for name, value in (reading or {}).items() if value is not None}
+        self.notes: list[str] = []  # what a reader of the figures must know
         is_file = source.is_file() or source.suffix.lower() == ".npz"
         self.folder = None if is_file else find_release(source)
         self.plan = None if self.folder is None else self.folder.plan()
@@ -78,7 +89,14 @@ class EvaluationInputs:
             raise DataError("train-size", request.train_size, f"at most {most}, the smaller of the two sets")
         folders = reference_folders(train, test, self.run)
         setup = EvaluationSetup(train=train, test=test, folders=folders, request=request, samples=samples)
-        return draw, setup, Results(self._file_of_figures(), setup.basis(identity))
+        results = Results(self._file_of_figures(), setup.basis(identity))
+        if results.path is None:
+            self.notes.append("Nothing is kept: figures on real data do not belong into a release.")
+        return draw, setup, results
+
+    def about(self, request: Request) -> dict[str, Any]:
+        """What stands beside the figures."""
+        return {"seeds": list(request.seeds), "notes": self.notes}
 
     def real(self) -> tuple[ImageData, ImageData | None]:
         """Training and held-out data; None where there is no held-out part."""
@@ -90,11 +108,15 @@ class EvaluationInputs:
             where |= {"image_size": known.image_size, "labels": known.classes > 1}
             stated = known.classes == 1 or (self.data in NAMES and self.data != FEMNIST_WRITERS.name)
             where["classes"] = None if stated else known.classes  # FEMNIST has 62 classes, or 36
+            where |= {name: getattr(known.reading, name) for name in ("pixel_range", "background", "layout")}
+        where |= self.reading
         train = load_data(**where)
         if known is not None and train.classes != known.classes:
             expected = f"{known.classes} classes, as the run has"
             raise DataError("data", f"{train.name}, {train.classes} classes", expected)
-        return train, load_held_out(train, self.test_data, **where)
+        if known is not None and known.class_names != tuple(map(str, range(known.classes))):  # they have names
+            train = match_classes(train, known.class_names, "data: classes")
+        return train, load_held_out(train, self.test_data, note=self.notes.append, **where)
 
     def _file_of_figures(self) -> Path | None:
         """The file for the figures; None where it would lie in a release."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gswgan.data import ImageData, ImageStream, keep_clients, open_stream
 from gswgan.data import load_data as load_all
+from gswgan.data.image_folder import has_two_levels
 from gswgan.data.sources import NAMES
-from gswgan.errors import DataError
+from gswgan.errors import DataError, short
 from gswgan.evaluation.reference_classifier import ReferenceClassifier
 
 NO_CHOICE_OF_PERSONS: dict[str, None] = {
@@ -48,24 +54,77 @@ def open_data(**where: Any) -> ImageData | ImageStream:
     return load_data(**where) if stream is None else stream
 
 
-def load_held_out(train: ImageData, test_data: str | None = None, **where: Any) -> ImageData | None:
-    """What is held out of the source that `train` came from, or of `test_data`; None where there is nothing."""
+def load_held_out(
+    train: ImageData, test_data: str | None = None, *, note: Callable[[str], None] = lambda text: None, **where: Any
+) -> ImageData | None:
+    """What is held out of the source that `train` came from, or of `test_data`; None where there is nothing.
+
+    Its classes are those of `train`, found by their names. `note` is told which of them have no records here.
+    """
     where |= NO_CHOICE_OF_PERSONS
-    try:
-        test = load_data(**where | {"spec": test_data or where["spec"]}, split="test")
-    except DataError:
-        if test_data is not None:
-            test = load_data(**where | {"spec": test_data})  # a file or folder that is held out as a whole
-        elif where["spec"] in NAMES:
-            raise
-        else:
+    if test_data is not None:
+        test = _load_whole(test_data, train.classes, where)
+    else:
+        try:
+            test = load_data(**where, split="test")
+        except DataError:
+            if where["spec"] in NAMES:
+                raise
             return None
     if test.images.shape[1:] != train.images.shape[1:] or test.labelled != train.labelled:
         raise DataError(
             "test-data", f"images {test.images.shape[1:]}, labels: {test.labelled}",
             f"images {train.images.shape[1:]}, labels: {train.labelled}, as the training data has",
         )  # fmt: skip
+    if test.labels is None or train.classes == 1:
+        return test
+    test = match_classes(test, train.class_names, "test-data: classes")
+    found = set(test.labels.tolist()) if test.labels is not None else set()
+    missing = [name for label, name in enumerate(test.class_names) if label not in found]
+    if test.classes - len(missing) < 2:
+        expected = "records of at least two classes to tell apart"
+        raise DataError("test-data: classes", test.classes - len(missing), expected, "Pass other --test-data.")
+    if missing:
+        note(
+            f"The held-out data has no records of {', '.join(missing)}: left out of the scores, which are about the "
+            f"other {test.classes - len(missing)} classes."
+        )
     return test
+
+
+def _load_whole(test_data: str, known: int, where: dict[str, Any]) -> ImageData:
+    """The held-out part of these data, or all of them where they have no such part."""
+    here = where | {"spec": test_data}
+    if here.get("layout") is not None and not (os.path.isdir(test_data) and has_two_levels(Path(test_data))):
+        here["layout"] = None
+    wrong: DataError | None = None
+    for split in ("test", "train"):
+        for classes in (
+            known if here.get("labels", True) else None,
+            None,
+        ):  # where classes are missing, it names those that it has
+            try:
+                return load_data(**here | {"split": split, "classes": classes})
+            except DataError as error:
+                wrong = error
+                if error.name != "classes":
+                    break
+    assert wrong is not None
+    raise wrong
+
+
+def match_classes(data: ImageData, names: Sequence[str], field: str) -> ImageData:
+    """The same records with their classes in the order of `names`; a name that is not among them is refused."""
+    if data.labels is None or data.class_names == tuple(names):
+        return data
+    place = {name: label for label, name in enumerate(names)}
+    if unknown := [name for name in data.class_names if name not in place]:
+        raise DataError(
+            field, short(", ".join(unknown)), f"names of classes that the run knows: {short(', '.join(names), 200)}",
+            "Rename the folders of the classes; data whose classes have numbers only cannot be matched to names.",
+        )  # fmt: skip
+    labels = np.array([place[name] for name in data.class_names])[data.labels]
+    return dataclasses.replace(data, labels=labels, classes=len(names), class_names=tuple(names))
 
 
 def choose_clients(

@@ -25,6 +25,7 @@ from gswgan.critics import Critic
 from gswgan.critics.autoencoder import Autoencoder, AutoencoderSettings, train
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel.critic import KernelCritic
+from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
@@ -65,6 +66,10 @@ class EmbeddingSettings:
     seed: Seed = 0  # of the random frequencies
 
     accounted_steps: ClassVar[None] = None  # any number: they release nothing
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding:
+        """The one release."""
+        return PlannedEmbedding(features=self.features, noise_std=self.noise_std)
 
     @property
     def kernel(self) -> KernelSettings:
@@ -107,6 +112,10 @@ class DPMerfAESettings(CriticSettings):
         """All updates of the auto-encoder, before the first step, and the embedding: one, or one in each step."""
         updates = Repeated(event=self.autoencoder.event(facts.records), times=self.autoencoder.releases)
         return Composed(events=(updates, self.embedding.events(facts, steps)))
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding | None:
+        """Of codes, where it is released once."""
+        return self.embedding.released_embedding(draft)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """Of both parts."""

@@ -12,12 +12,12 @@ import torch
 
 from gswgan.critics import Critic
 from gswgan.critics.kernel.critic import KernelCritic
-from gswgan.critics.kernel.embedding import RARE, count_weight
+from gswgan.critics.kernel.embedding import RARE, PlannedEmbedding, count_weight
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.critics.kernel.streaming import OnePass
 from gswgan.errors import PlanError
 from gswgan.plan.context import RunContext
-from gswgan.plan.defaults import Defaults
+from gswgan.plan.defaults import Defaults, sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
@@ -40,6 +40,11 @@ class PlannedKernel(KernelSettings, CriticSettings):
     def kernel_settings(self) -> KernelSettings:
         """The features."""
         return self
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding:
+        """The one release."""
+        noise = sum_noise(draft.facts, draft.sums)
+        return PlannedEmbedding(features=self.features, noise_std=noise, clip_norm=draft.sums.clip_norm)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """One release, whatever the steps."""

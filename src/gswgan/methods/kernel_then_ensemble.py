@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsemble, KernelThenEnsembleSettings
 from gswgan.errors import PlanError
@@ -47,6 +48,10 @@ class PlannedKernelThenEnsemble(KernelThenEnsembleSettings, CriticSettings):
     def ensemble_settings(self) -> EnsembleSettings:
         """The critics."""
         return self.ensemble
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding:
+        """The kernel's release, before the first step."""
+        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std, all_classes=True)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one of the ensemble in each step after the start."""

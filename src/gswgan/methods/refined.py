@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from gswgan.critics import Critic
+from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import Refined, RefinedSettings
 from gswgan.errors import PlanError
@@ -48,6 +49,10 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     def kernel_settings(self) -> KernelSettings:
         """The features."""
         return self.kernel
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding:
+        """The kernel's release, before the first step."""
+        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""

@@ -21,6 +21,7 @@ import torch
 from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
+from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.generators import GeneratorSettings
@@ -135,6 +136,10 @@ class CriticSettings(ABC):
     def ensemble_settings(self) -> EnsembleSettings:
         """The critics of an ensemble; a PlanError where there are none."""
         raise PlanError("critic", type(self).__name__, "an ensemble of critics")
+
+    def released_embedding(self, draft: Draft) -> PlannedEmbedding | None:
+        """The mean embedding that stays in the release; None where there is none."""
+        return None
 
     @abstractmethod
     def total(self, draft: Draft, steps: int) -> Event | None:

@@ -9,11 +9,7 @@ import numpy as np
 import torch
 
 from gswgan.critics.kernel.embedding import Embedding
-from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.kernel_then_ensemble import KernelStart, KernelThenEnsembleSettings
 from gswgan.federated.trust import weight_of_counts
-from gswgan.methods.dp_merf_ae import EmbeddingSettings
-from gswgan.plan.defaults import sum_noise
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
 
@@ -57,24 +53,16 @@ class ExpectedEmbedding:
 
 def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
     """What the plan's embedding is like; None where it releases none that is kept."""
-    facts, critic, clip = plan.facts, plan.critic, 1.0
-    by_person, draws = False, 1
-    if isinstance(critic, KernelSettings):
-        assert plan.privacy is not None
-        clip, noise, by_person = plan.privacy.clip_norm, sum_noise(facts, plan.privacy), facts.persons is not None
-        features = critic.features
-        if plan.privacy.observer == "server":  # each client added noise of its own
-            draws = facts.persons or 1
-    elif isinstance(critic, KernelStart):
-        noise, features = critic.noise_std, critic.kernel.features
-    elif isinstance(part := getattr(critic, "embedding", None), EmbeddingSettings):
-        noise, features = part.noise_std, part.features
-    else:
+    facts, released = plan.facts, plan.critic.released_embedding(plan)
+    if released is None:
         return None
-    weight = weight_of_counts(plan) if by_person else clip if facts.labelled else 0.0
+    clip, noise, persons = released.clip_norm, released.noise_std, facts.persons
+    by_clients = plan.privacy is not None and plan.privacy.observer == "server"
+    draws = persons or 1 if by_clients else 1  # each client added noise of its own
+    weight = weight_of_counts(plan) if persons is not None else clip if facts.labelled else 0.0
     return ExpectedEmbedding(
-        classes=facts.classes, features=features, step=clip * 2.0**-GRID_BITS, weight=weight,
+        classes=facts.classes, features=released.features, step=clip * 2.0**-GRID_BITS, weight=weight,
         noise=(noise, noise / weight if weight else 0.0),
-        most=(facts.persons if by_person and facts.persons else facts.records) * clip + TAIL * noise * math.sqrt(draws),
-        records=facts.records, names_classes=not isinstance(critic, KernelThenEnsembleSettings),
+        most=(persons or facts.records) * clip + TAIL * noise * math.sqrt(draws),
+        records=facts.records, names_classes=not released.all_classes,
     )  # fmt: skip

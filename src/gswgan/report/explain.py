@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.kernel_then_ensemble import KernelStart
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain
 from gswgan.plan.wording import not_covered, strength
@@ -59,7 +57,7 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
     unit = cost.unit
     factor = math.exp(min(cost.epsilon, 700))
     change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
-    embedding = "the embedding, " if isinstance(plan.critic, KernelSettings | KernelStart) else ""
+    embedding = "the embedding, " if plan.critic.has_embedding else ""
     releases = plan.releases()
     lines = []
     if statement.get("void"):

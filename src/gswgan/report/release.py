@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gswgan.critics.kernel.embedding import Embedding
-from gswgan.critics.kernel.features import KernelSettings
 from gswgan.errors import PrivacyError, RunError, short
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
@@ -75,7 +74,7 @@ def read_release(path: Path) -> Release:
         plan=plan, cost=cost, void=void, claimed=stated.get("claimed"), lower_bound=stated.get("lower_bound"),
         releases=len(entries), repeated=sum(entry.attempt > 0 for entry in entries), head=head,
         max_detection_rate=None if void or cost is None else max_detection_rate(covered, cost.neighbours),
-        embedding=Embedding.load(folder.embedding) if isinstance(plan.critic, KernelSettings) else None,
+        embedding=Embedding.load(folder.embedding) if plan.critic.can_stream else None,
         kept=model.kept.tolist(), left_out=model.left_out, samples=_draw(model),
     )  # fmt: skip
 

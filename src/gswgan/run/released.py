@@ -63,10 +63,11 @@ class ReleasedModel:
         many images are drawn.
         """
         rng = np.random.default_rng(None if seed is None else check_whole("seed", seed, 0, 2**63 - 1))
-        wanted = self._labels(check_whole("n", n, 1, MAX_SAMPLE_BYTES // self.plan.facts.pixels), labels, rng)
+        wanted = self.choose_labels(check_whole("n", n, 1, MAX_SAMPLE_BYTES // self.plan.facts.pixels), labels, rng)
         return channels_last(draw_images(self.network, self.plan.generator, wanted, rng, progress)), wanted
 
-    def _labels(self, n: int, labels: Labels | None, rng: np.random.Generator) -> np.ndarray:
+    def choose_labels(self, n: int, labels: Labels | None, rng: np.random.Generator) -> np.ndarray:
+        """The labels of `n` images, as `sample` is asked for them."""
         if labels is None or (isinstance(labels, str) and labels == "uniform"):
             return _in_equal_parts(self.kept, n, rng)
         if isinstance(labels, str) and labels == "released":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from gswgan.critics.ensemble.network import CriticShape
 from gswgan.privacy import BatchStreams, Contribution, Gaussian, Sampled, Streams
 
 CPU = torch.device("cpu")
+LIMIT = timedelta(minutes=5)
+"""After which a lost rank is noticed at the latest: gloo mostly sees at once that a process has ended, not always."""
+
 SETTINGS = EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=1e-3)
 COUNT, BATCH = 13, 5
 CONTRIBUTION = Contribution(clip_norm=1.0, rows=BATCH)
@@ -40,7 +44,7 @@ def part(mechanism: Mechanism, held: range | None = None) -> Ensemble:
 
 
 def hold_critics(store: Path, rank: int, world: int) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=LIMIT)
     ranks = Ranks(rank, world)
     worker_loop(ranks, part(PartialSum(ranks, CPU, CONTRIBUTION, EVENT), ranks.held(COUNT)), tiny_images(), CPU)
     ranks.end()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, Fakes, hold_critics, part
+from other_ranks import BATCH, CONTRIBUTION, COUNT, CPU, EVENT, LIMIT, Fakes, hold_critics, part
 
 from conftest import copied, same
 from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble, PartialSum, Ranks
@@ -24,7 +24,7 @@ def others(folder: Path, world: int) -> Iterator[tuple[Ranks, list[Child]]]:
     """This process as rank 0, and the others."""
     store = folder / "store"
     processes = [Child(hold_critics, store, rank, world) for rank in range(1, world)]
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=world, timeout=LIMIT)
     ranks = Ranks(0, world)
     try:
         yield ranks, processes

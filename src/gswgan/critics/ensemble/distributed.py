@@ -38,7 +38,10 @@ from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.mechanism import Answer, Block, ClippedSum, clipped_sum
 
 TIMEOUT = timedelta(hours=2)
-"""How long a rank waits for the others, which may be in the warm start. A process that ends is noticed at once."""
+"""How long a rank waits for the others, which may be in the warm start.
+
+When a process ends, torchrun ends the others, and gloo mostly notices it at once; this time is the last resort.
+"""
 
 P = ParamSpec("P")
 R = TypeVar("R")

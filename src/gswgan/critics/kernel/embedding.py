@@ -45,6 +45,16 @@ def count_weight(persons: int, classes: int, noise: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedEmbedding:
+    """What a plan says of the mean embedding that it releases."""
+
+    features: int
+    noise_std: float  # of each number in a class sum
+    clip_norm: float = 1.0  # of one contribution
+    all_classes: bool = False  # the generator makes those that the counts do not tell from the noise, too
+
+
+@dataclass(frozen=True, kw_only=True)
 class Embedding:
     """Noisy class sums of features [L, D], noisy class counts [L], and the standard deviations of their noise."""
 
