@@ -31,6 +31,7 @@ from gswgan.plan.plan import Plan
 from gswgan.privacy import Contribution, GaussianMechanism, Ledger, Streams
 from gswgan.privacy.events import BaseEvent, Gaussian
 from gswgan.run import checkpoint
+from gswgan.run.budget import Budget
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how long an example takes says how busy the machine is
@@ -41,6 +42,12 @@ if multiprocessing.parent_process() is None:  # of these tests, and of what they
 
 torch.set_num_threads(1)  # tiny models: threads would only wait for each other
 threadpoolctl.threadpool_limits(1)
+
+
+MNIST = Facts(
+    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
+    image_size=28, channels=1,
+)  # fmt: skip
 
 
 def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) -> ImageData:
@@ -92,6 +99,11 @@ def different_teachers(one: Teachers, other: Teachers) -> list[int]:
 @pytest.fixture
 def stripes() -> ImageData:
     return tiny_images()
+
+
+@pytest.fixture
+def budget(tmp_path: Path) -> Budget:
+    return Budget.create(tmp_path / "budget", epsilon=10, delta=1e-5)
 
 
 def key_of(number: int) -> Streams:

@@ -50,6 +50,8 @@ def test_its_python_runs_as_it_stands(tmp_path: Path, monkeypatch) -> None:
         exec(code, found)
     assert printed.getvalue().strip() in code  # the comment says what is printed
     assert found["images"].shape == (1000, 8, 8)
+    with Image.open(tmp_path / "digits.png") as picture:
+        assert picture.size == (600, 600)  # ten classes, ten samples each
 
 
 def test_its_commands_run_as_they_stand(tmp_path: Path, monkeypatch) -> None:

@@ -52,7 +52,13 @@ def check(said: dict[str, str], folder: Path) -> None:
         assert synthetic["images"].shape == (1000, 12, 12)
     assert len(list((folder / "png").rglob("*.png"))) == 30
     assert "logistic" in next(text for name, text in said.items() if name.startswith("evaluate"))
-    assert "(100, 12, 12) epsilon 3" in list(said.values())[-1]
+    *_, last, python = said.values()
+    assert "(100, 12, 12) epsilon 3" in last
+    assert "what more or less data would buy" in python
+    assert "guarantee: epsilon 3" in python
+    assert "['circle', 'cross', 'stripe']\n600\n" in python
+    for name in ("samples.png", "set.npz", "set.csv", "set.parquet", "another/release/generator.safetensors"):
+        assert (folder / name).exists(), name
 
 
 def test_the_tutorial_works_from_an_empty_folder(tmp_path: Path, monkeypatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from gswgan.privacy.errors import GswganError, LedgerError, PrivacyError, StorageError, printable
 
@@ -17,6 +19,7 @@ __all__ = [
     "PrivacyError",
     "RunError",
     "StorageError",
+    "path_problem",
     "printable",
     "short",
 ]
@@ -57,3 +60,16 @@ def short(value: object, most: int = 60) -> object:
     if isinstance(value, str) and len(value) > most:
         return value[:most] + "..."
     return value
+
+
+def path_problem(path: str | Path) -> str:
+    """Why nothing can be read at a path, to be put behind what was expected there; empty where something can."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # which does not wait for a pipe's other end
+        return ""
+    except PermissionError:
+        return "; permission denied"
+    except (FileNotFoundError, NotADirectoryError):
+        return "; no such file or folder"
+    except OSError as wrong:
+        return f"; {wrong.strerror}"

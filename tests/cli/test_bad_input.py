@@ -217,7 +217,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-TRAIN = "train --data a.npz --classes 3 --epsilon 50 --steps 2"
+TRAIN = "train --data a.npz --classes 3 --epsilon 20 --steps 2"
 
 
 @pytest.mark.parametrize(
@@ -273,10 +273,11 @@ def test_no_permission(refused: str, line: str, field: str, tmp_path: Path, run:
 @pytest.mark.parametrize(
     ("labels", "options", "expected"),
     [
-        (LABELS, "--classes 3 --delta 0.05 --allow-large-delta", ["delta"]),
-        (LABELS * 0 + 1, "--classes 3", ["labels"]),
-        (LABELS * 0, "--classes 1 --delta 0.05 --allow-large-delta", ["delta", "labels"]),
-        (LABELS, "--classes 3 --delta 0.04", []),
+        (LABELS, "--classes 3 --delta 0.05 --allow-large-delta", ["delta", "epsilon"]),
+        (LABELS * 0 + 1, "--classes 3", ["epsilon", "labels"]),
+        (LABELS * 0, "--classes 1 --delta 0.05 --allow-large-delta --epsilon 20", ["delta", "labels"]),
+        (LABELS, "--classes 3 --delta 0.04", ["delta", "epsilon"]),
+        (LABELS, "--classes 3 --delta 0.001 --epsilon 20", []),
     ],
 )
 def test_a_warning_is_said_and_the_run_goes_on(
@@ -294,6 +295,6 @@ def test_the_same_warnings_in_python() -> None:
     model = GSWGAN(epsilon=50, delta=0.05, steps=2, device="cpu", allow_large_delta=True)
     with pytest.warns(GswganWarning) as caught:
         model.fit(IMAGES, LABELS * 0, classes=3)
-    assert [str(warning.message).split(" = ")[0] for warning in caught] == ["delta", "labels"]
+    assert [str(warning.message).split(" = ")[0] for warning in caught] == ["delta", "epsilon", "labels"]
     assert caught[0].filename == __file__
     assert model.sample(3)[0].shape == (3, 8, 8)

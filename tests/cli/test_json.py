@@ -80,6 +80,10 @@ def test_a_plan(place: Path) -> None:
     planned = ask("train", *data, "--save-plan", place / "plan.json")
     assert planned["plan"] == json.loads((place / "plan.json").read_text())
     assert isinstance(planned["warnings"], list)
+    assert planned["seconds"] is None
+    result = CliRunner().invoke(app, [*map(str, ("train", *data)), "--dry-run", "--json"])
+    assert json.loads(result.stdout)["seconds"] > 0
+    assert "on this machine (cpu)" in result.stderr
 
 
 def test_images(trained: dict[str, Any], place: Path) -> None:

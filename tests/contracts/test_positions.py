@@ -57,7 +57,7 @@ def _with(name: str, data: Callable[[], ImageData], **changes: Any) -> Case:
     return dataclasses.replace(CASES[name], data=data, **changes)
 
 
-SOME, LARGE, CRITICS = (lambda: images(290)), (lambda: images(50, 28)), {"critics": 29, "steps": 16}
+SOME, LARGE, CRITICS = (lambda: images(290)), (lambda: images(50, 28)), {"critics": 29, "steps": 4}
 PLACED = {
     "ensemble": _with("ensemble", SOME, options={**CRITICS, "preset": "ensemble"}),
     "ensemble-alone": _with("ensemble-alone", SOME, options={**CRITICS, "preset": "ensemble-alone"}),

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from contracts.wiring import CASES, Seen, plan_of, plant, play, rate_of, scale_of
+from contracts.wiring import CASES, Seen, plan_of, plant, play
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.federated.remote_critics import RemoteCritics
 from gswgan.methods import BY_PERSON, METHODS
 from gswgan.methods.dp_merf_minibatch import MinibatchCritic
 from gswgan.methods.fed_avg_gan import FedAvgGAN
-from gswgan.privacy import DrawnOne, GaussianMechanism, Sampled, Streams, VoteMechanism, participation
+from gswgan.privacy import DrawnOne, Gaussian, GaussianMechanism, Sampled, Streams, VoteMechanism, participation
+from gswgan.privacy.events import BaseEvent, unsampled
 from gswgan.run import loop
 
 UNLIKELY = 1e-6
@@ -70,6 +71,9 @@ def check_share(seen: list[Seen], rate: float, units: int, *, one: bool) -> None
     if rate < 1 and not one:
         for wrong in (rate / 2, min(1.0, 2 * rate)):  # would be seen
             assert stats.binomtest(sum(took), units * len(seen), wrong).pvalue < UNLIKELY
+        square = sum((number - units * rate) ** 2 for number in took) / (units * rate * (1 - rate))
+        p = min(stats.chi2.cdf(square, len(took)), stats.chi2.sf(square, len(took)))
+        assert p > UNLIKELY, f"{took} took part: not as many as coins of one rate let"
 
 
 def check_noise(seen: list[Seen], law: str, scale: float) -> None:
@@ -140,6 +144,10 @@ FAULTS: dict[str, tuple[str, Any, str, str, str]] = {
     "coins of the auto-encoder from the public seed": (
         "dp-merf-ae", RecordGradients, "draw", RECORDS, public("self.records", "self.mechanism.event", "name"),
     ),
+    "batches of one size": (
+        "dp-sgd-gan dp-cgan", RecordGradients, "draw", RECORDS,
+        f"np.random.default_rng({RECORDS}).permutation(self.records)[:round(self.records * self.mechanism.event.rate)]",
+    ),
     "coins of minibatches from the public seed": (
         "dp-merf paper", MinibatchCritic, "learn", MINIBATCH,
         public("len(self._images)", "self._batches.event", "name"),
@@ -189,9 +197,10 @@ FAULTS: dict[str, tuple[str, Any, str, str, str]] = {
 
 SAID = {
     "public seed": "coins change with the public seed|coins do not change with the key",
+    "of one size": "not as many as coins",
     "twice the rate": "at an accounted rate of",
     "share": "take part in both",
-    "do not depend on the release": "take part",
+    "do not depend on the release": "take part|took part",
     "drawn once": "the same one is drawn",
     "too little noise": "noise of scale",
     "same noise": "is not independent|noise of scale",  # one draw many times does not look like many draws
@@ -208,3 +217,16 @@ def test_a_fault_that_is_planted_in_the_source_is_found(fault: str, tmp_path: Pa
         monkeypatch.setattr("gswgan.privacy.mechanism.draw_participants", participation.draw_participants)
     with pytest.raises(AssertionError, match=said):
         check(name, tmp_path)
+
+
+def rate_of(event: BaseEvent) -> float:
+    """With which probability a unit takes part."""
+    if isinstance(event, Sampled):
+        return event.rate
+    return 1 / event.count if isinstance(event, DrawnOne) else 1.0
+
+
+def scale_of(event: BaseEvent) -> tuple[str, float]:
+    """The law of the noise and its scale."""
+    inner = unsampled(event)
+    return ("norm", inner.noise_std) if isinstance(inner, Gaussian) else ("laplace", inner.scale)

@@ -35,8 +35,8 @@ from gswgan.methods.fed_avg_gan import FedAvgGAN
 from gswgan.plan import make
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
-from gswgan.privacy import DrawnOne, Gaussian, GaussianMechanism, Sampled, Streams, VoteMechanism
-from gswgan.privacy.events import BaseEvent, unsampled
+from gswgan.privacy import GaussianMechanism, Streams, VoteMechanism
+from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.mechanism import Answer
 from gswgan.privacy.randomness import create_key
 from gswgan.run import loop
@@ -75,12 +75,9 @@ def _small(*, training: Mapping[str, int] = MappingProxyType({}), **critic: Any)
         generator = dataclasses.replace(plan.generator, width=4)
         if generator.architecture != "decoded":
             generator = dataclasses.replace(generator, architecture="mlp", spectral_norm=False)
-        return dataclasses.replace(
-            plan,
-            generator=generator,
-            critic=dataclasses.replace(plan.critic, **critic),
-            training=dataclasses.replace(plan.training, **training),
-        )
+        trained = dataclasses.replace(plan.training, **training)
+        changed = dataclasses.replace(plan.critic, **critic)
+        return dataclasses.replace(plan, generator=generator, critic=changed, training=trained)
 
     return small
 
@@ -93,7 +90,7 @@ def _by_coins(plan: Plan) -> Plan:
 
 def _small_started(plan: Plan) -> Plan:
     plan = _by_coins(_small()(plan))
-    kernel, critics = dataclasses.replace(plan.critic.kernel, features=64), EnsembleSettings(**CRITICS)
+    kernel, critics = dataclasses.replace(plan.critic.kernel, features=256), EnsembleSettings(**CRITICS)
     critic = dataclasses.replace(plan.critic, steps=2, kernel=kernel, ensemble=critics)
     training = dataclasses.replace(plan.training, steps=2 + plan.privacy.releases)
     return dataclasses.replace(plan, critic=critic, training=training)
@@ -291,16 +288,3 @@ def plant(patch: pytest.MonkeyPatch, owner: Any, function: str, old: str, new: s
     space = {**original.__globals__, **names}
     exec(source.replace(old, new), space)
     patch.setattr(owner, function, space[function])
-
-
-def rate_of(event: BaseEvent) -> float:
-    """With which probability a unit takes part."""
-    if isinstance(event, Sampled):
-        return event.rate
-    return 1 / event.count if isinstance(event, DrawnOne) else 1.0
-
-
-def scale_of(event: BaseEvent) -> tuple[str, float]:
-    """The law of the noise and its scale."""
-    inner = unsampled(event)
-    return ("norm", inner.noise_std) if isinstance(inner, Gaussian) else ("laplace", inner.scale)

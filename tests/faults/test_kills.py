@@ -43,9 +43,9 @@ def packing(place: Path) -> Packing:
 
 
 WORKS: dict[str, Callable[[Path], Any]] = {
-    "training, kernel": lambda place: Training("kernel", 30),
+    "training, kernel": lambda place: Training("kernel", 8),
     "training, refined": lambda place: Training("refined", 8),
-    "training, ensemble": lambda place: Training("ensemble", 12, critics=8),
+    "training, ensemble": lambda place: Training("ensemble", 6, critics=8),
     "packing": packing,
     "a round, trusted aggregator": lambda place: OneRound("trusted-aggregator", 10),
     "a round, untrusted server": lambda place: OneRound("untrusted-server", 200),

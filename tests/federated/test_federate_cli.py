@@ -114,7 +114,7 @@ def test_without_flower_the_message_says_what_to_install(tmp_path: Path, monkeyp
 
 def _simulated(root: Path, *arguments: str) -> Path:
     """A run that was simulated by the command: both observers are told, and samples can be drawn."""
-    simulate(root, "--data", "digits", *arguments, "--out", str(root / "run"))
+    simulate(root, "--data", "digits", *arguments, "--force-spend", "--out", str(root / "run"))
     told = json.loads((root / "run/release/privacy.json").read_text())
     seen = {cost["observer"] for cost in told["guarantees"]} | {one["observer"] for one in told["open_to"]}
     assert seen == {"public", "server"}

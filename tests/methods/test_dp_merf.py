@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from conftest import tiny_baseline, tiny_images
+from conftest import MNIST, tiny_baseline, tiny_images
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.errors import PlanError
 from gswgan.methods import make_plan, read_plan
@@ -24,11 +24,6 @@ from gswgan.report.page import single_page
 from gswgan.report.release import read_release
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
-
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 
 
 def test_the_settings_are_those_of_its_authors() -> None:

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 import gswgan
-from conftest import changed_in_one_record, tiny_baseline, tiny_images
+from conftest import MNIST, changed_in_one_record, tiny_baseline, tiny_images
 from gswgan.critics.autoencoder import Autoencoder
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.embedding import embed
@@ -32,10 +32,6 @@ from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
 CPU = torch.device("cpu")
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 
 
 # --- what it costs

@@ -2,108 +2,51 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
+from teachers import BATCH, COUNT, STEPS, isolated, play
 
-from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
+from conftest import key_of, tiny_generator, tiny_images
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
 from gswgan.errors import DataError, PlanError, PrivacyError
-from gswgan.generators.generator import Generator
 from gswgan.methods.g_pate import GPate, GPateSettings
 from gswgan.privacy import Accountant, Gaussian, Ledger, Streams, VoteMechanism, calibrate
 from gswgan.privacy.accountant import gaussian_log_delta
 from gswgan.privacy.claims import gaussian_rdp
 from gswgan.privacy.events import tally
-from gswgan.run.loop import train
 
 CPU = torch.device("cpu")
-COUNT, BATCH, STEPS = 12, 4, 3
 SETTINGS = GPateSettings(
-    teachers=COUNT,
-    discriminator=EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=3e-3),
-    projection=3,
-    bound=0.02,
-    check_noise=2.0,
-    vote_noise=1.0,
-)
+    teachers=COUNT, discriminator=EnsembleSettings(width=4, updates=2, learning_batch=4, learning_rate=3e-3),
+    projection=3, bound=0.02, check_noise=2.0, vote_noise=1.0,
+)  # fmt: skip
 
 
 def make(folder: Path, data: ImageData | None, *, secret: int = 3, public: int = 0, **changes) -> GPate:
     folder.mkdir(parents=True, exist_ok=True)
     batch = changes.pop("batch_size", BATCH)
+    ledger = Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal")
     critic = GPate(
-        dataclasses.replace(SETTINGS, **changes),
-        image_size=8,
-        channels=1,
-        classes=3,
-        batch_size=batch,
-        ledger=Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal"),
-        public=Streams.public(public),
-        secret=key_of(secret),
-        device=CPU,
-    )
+        dataclasses.replace(SETTINGS, **changes), image_size=8, channels=1, classes=3, batch_size=batch,
+        ledger=ledger, public=Streams.public(public), secret=key_of(secret), device=CPU,
+    )  # fmt: skip
     if data is not None:
         critic.prepare(data)
     return critic
 
 
-def play(critic, generator: Generator, steps: int = STEPS, start: int = 0) -> None:
-    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=BATCH))
-    train(plan, critic, generator, start=start)
-
-
-class Replay:
-    """Keeps what was released in a first run and hands it out in a second."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.released: dict[str, np.ndarray] = {}
-        self.votes: list[dict[str, torch.Tensor]] = []
-        original = VoteMechanism.answer
-
-        def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
-            self.votes[-1][name] = votes.clone()
-            if name not in self.released:
-                self.released[name] = original(mechanism, name, votes)
-            return self.released[name]
-
-        monkeypatch.setattr(VoteMechanism, "answer", release)
-
-    def run(self, critic, generator: Generator) -> None:
-        self.votes.append({})
-        play(critic, generator)
-
-
-def isolated(tmp_path: Path, data: ImageData, replay: Replay, spoil=lambda critic: None, record: int = 17) -> None:
-    """With the released votes replayed, another record changes exactly its own teacher, and only its votes."""
-    runs = []
-    for place, shown in enumerate((data, changed_in_one_record(data, record))):
-        critic, generator = make(tmp_path / str(place), shown), tiny_generator()
-        spoil(critic)
-        replay.run(critic, generator)
-        runs.append((critic, generator))
-    (first, left), (second, right) = runs
-    honest = Partitions.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
-    (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
-    assert different_teachers(first.teachers, second.teachers) == [owner]
-    for name, votes in replay.votes[0].items():
-        changed = (votes != replay.votes[1][name]).any(dim=1)
-        assert set(np.flatnonzero(changed.numpy())) <= {owner}
-    assert all(torch.equal(a, b) for a, b in zip(left.state().values(), right.state().values()))
-
-
-def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes, monkeypatch) -> None:
-    isolated(tmp_path, stripes, Replay(monkeypatch))
+def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes) -> None:
+    isolated(make, tmp_path, stripes)
 
 
 @pytest.mark.parametrize("leak", ["all see one record", "all see one part"])
-def test_the_check_finds_teachers_that_share_records(tmp_path, stripes, monkeypatch, leak: str) -> None:
+def test_the_check_finds_teachers_that_share_records(tmp_path, stripes, leak: str) -> None:
     def spoil(critic: GPate) -> None:
         parts = critic.teachers.partitions
         table = parts.table.clone()
@@ -114,7 +57,7 @@ def test_the_check_finds_teachers_that_share_records(tmp_path, stripes, monkeypa
         critic.teachers.partitions = Partitions(table=table, sizes=parts.sizes)
 
     with pytest.raises(AssertionError):
-        isolated(tmp_path, stripes, Replay(monkeypatch), spoil)
+        isolated(make, tmp_path, stripes, spoil)
 
 
 def test_the_check_finds_a_generator_that_sees_past_the_votes(tmp_path, stripes, monkeypatch) -> None:
@@ -127,7 +70,7 @@ def test_the_check_finds_a_generator_that_sees_past_the_votes(tmp_path, stripes,
 
     monkeypatch.setattr(GPate, "upstream_gradient", leaking)
     with pytest.raises(AssertionError):
-        isolated(tmp_path, stripes, Replay(monkeypatch))
+        isolated(make, tmp_path, stripes)
 
 
 def fakes(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -289,11 +232,6 @@ def test_the_ledger_has_what_was_accounted_for(tmp_path, stripes) -> None:
 PAPER = GPateSettings()
 
 
-def test_the_papers_settings_are_the_appendixs() -> None:
-    assert (PAPER.teachers, PAPER.discriminator.learning_batch) == (2000, 30)
-    assert (PAPER.check_noise, PAPER.vote_noise, PAPER.threshold, PAPER.projection) == (600.0, 100.0, 0.5, 10)
-
-
 @pytest.mark.parametrize("order", [2.0, 20.0])
 def test_a_coordinate_costs_what_the_papers_of_gnmax_and_g_pate_say(order: float) -> None:
     """GNMax is (order, order / sigma_2^2)-RDP, its check (order, order / (2 sigma_1^2)) (Papernot et al. 2018)."""
@@ -329,20 +267,6 @@ def test_calibration_scales_both_noises() -> None:
     assert noise == pytest.approx(100 * math.sqrt(500 / 65.8), rel=0.005)
 
 
-def test_a_resumed_run_is_the_straight_run(tmp_path, stripes) -> None:
-    straight, generator = make(tmp_path / "a", stripes), tiny_generator()
-    play(straight, generator)
-    first, other = make(tmp_path / "b", stripes), tiny_generator()
-    play(first, other, steps=2)
-    saved = {name: value.clone() for name, value in first.state().items()}
-    resumed = make(tmp_path / "b", stripes)
-    resumed.load_state(saved)
-    play(resumed, other, start=2)
-    assert all(torch.equal(a, b) for a, b in zip(generator.state().values(), other.state().values()))
-    assert different_teachers(straight.teachers, resumed.teachers) == []
-    assert len(resumed._check.ledger.entries) == 2 * STEPS
-
-
 def test_bad_settings_are_refused(tmp_path, stripes) -> None:
     for changes in ({"bound": 0.0}, {"threshold": 1.5}, {"threshold": -0.1}):
         with pytest.raises(PlanError):
@@ -352,10 +276,6 @@ def test_bad_settings_are_refused(tmp_path, stripes) -> None:
             make(tmp_path, None, **changes)
     with pytest.raises(DataError):
         make(tmp_path, stripes, teachers=97)
-
-
-def test_teachers_release_nothing_by_themselves(tmp_path, stripes) -> None:
-    assert not hasattr(make(tmp_path, stripes).teachers, "upstream_gradient")
 
 
 def test_it_learns_when_the_noise_is_small(tmp_path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import tiny_images
+from conftest import MNIST, tiny_images
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
 from gswgan.errors import PlanError
@@ -21,10 +21,6 @@ from gswgan.privacy.ledger import read_ledger
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 CPU = torch.device("cpu")
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 from pathlib import Path
 
 import numpy as np
@@ -10,87 +9,46 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import kstest
+from teachers import COUNT, STEPS, isolated, play
 
-from conftest import changed_in_one_record, different_teachers, key_of, tiny_generator, tiny_images
-from gswgan.critics.ensemble.network import CriticShape, init_critics, score
+from conftest import key_of, tiny_generator
+from gswgan.critics.ensemble.network import score
 from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.data import ImageData
-from gswgan.errors import DataError, PlanError, PrivacyError
+from gswgan.errors import PrivacyError
 from gswgan.generators.generator import Generator
 from gswgan.methods.pate_gan import PateGan, PateGanSettings, weights_of
 from gswgan.privacy import Accountant, Event, Laplace, Ledger, Repeated, Streams, VoteMechanism, calibrate
 from gswgan.privacy.events import tally
-from gswgan.run.loop import train
 
 CPU = torch.device("cpu")
-COUNT, STEPS = 12, 3
 SETTINGS = PateGanSettings(
-    teachers=COUNT,
-    scale=2.0,
-    batch_size=6,
-    teacher_updates=2,
-    student_updates=2,
-    teacher_width=4,
-    student_width=4,
+    teachers=COUNT, scale=2.0, batch_size=6, teacher_updates=2, student_updates=2, teacher_width=4, student_width=4,
     learning_rate=3e-3,
-)
+)  # fmt: skip
 
 
 def make(folder: Path, data: ImageData | None, **changes) -> PateGan:
     folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal")
     critic = PateGan(
-        dataclasses.replace(SETTINGS, **changes),
-        image_size=8,
-        channels=1,
-        classes=3,
-        ledger=Ledger(folder / "ledger", observer="public", context="plan", journal=folder / "journal"),
-        public=Streams.public(0),
-        secret=key_of(3),
-        device=CPU,
-    )
+        dataclasses.replace(SETTINGS, **changes), image_size=8, channels=1, classes=3, ledger=ledger,
+        public=Streams.public(0), secret=key_of(3), device=CPU,
+    )  # fmt: skip
     if data is not None:
         critic.prepare(data)
     return critic
 
 
-def play(critic: PateGan, generator: Generator, steps: int = STEPS, start: int = 0) -> None:
-    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=steps, batch_size=8))
-    train(plan, critic, generator, start=start)
-
-
-def isolated(tmp_path: Path, data: ImageData, monkeypatch, spoil=lambda critic: None, record: int = 17) -> None:
-    """With the released votes replayed, another record changes exactly its own teacher; student and generator, none."""
-    released: dict[str, np.ndarray] = {}
-    original = VoteMechanism.answer
-
-    def release(mechanism: VoteMechanism, name: str, votes: torch.Tensor) -> np.ndarray:
-        if name not in released:
-            released[name] = original(mechanism, name, votes)
-        return released[name]
-
-    monkeypatch.setattr(VoteMechanism, "answer", release)
-    runs = []
-    for place, shown in enumerate((data, changed_in_one_record(data, record))):
-        critic, generator = make(tmp_path / str(place), shown), tiny_generator()
-        spoil(critic)
-        play(critic, generator)
-        runs.append((critic, generator))
-    (first, left), (second, right) = runs
-    honest = Partitions.of(data, COUNT, Streams.public(0).integer("partition"), CPU)
-    (owner,) = [k for k in range(COUNT) if record in honest.table[k].tolist()]
-    assert different_teachers(first.teachers, second.teachers) == [owner]
+def test_changing_one_record_changes_exactly_one_teacher_and_no_student(tmp_path, stripes) -> None:
+    first, second = isolated(make, tmp_path, stripes)
     assert all(torch.equal(first.student[name], second.student[name]) for name in first.student)
-    assert all(torch.equal(a, b) for a, b in zip(left.state().values(), right.state().values()))
-
-
-def test_changing_one_record_changes_exactly_one_teacher(tmp_path, stripes, monkeypatch) -> None:
-    isolated(tmp_path, stripes, monkeypatch)
 
 
 # --- what public implementations got wrong (Ganev et al. 2024 found it in six of six)
 
 
-def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes, monkeypatch) -> None:
+def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes) -> None:
     """A fresh random subset for each teacher in each iteration (synthcity issue 275): in the end all have seen all."""
 
     def spoil(critic: PateGan) -> None:
@@ -105,10 +63,10 @@ def test_violation_teachers_that_see_all_data_are_found(tmp_path, stripes, monke
         teachers.learn = learn  # type: ignore[method-assign]
 
     with pytest.raises(AssertionError):
-        isolated(tmp_path, stripes, monkeypatch, spoil)
+        isolated(make, tmp_path, stripes, spoil)
 
 
-def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, monkeypatch) -> None:
+def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes) -> None:
     """An index that is not the loop's (mlforhealthlabpub issue 29): every teacher is given the same partition."""
 
     def spoil(critic: PateGan) -> None:
@@ -117,7 +75,7 @@ def test_violation_one_partition_for_every_teacher_is_found(tmp_path, stripes, m
         critic.teachers.partitions = Partitions(table=own.expand(COUNT, -1), sizes=parts.sizes)
 
     with pytest.raises(AssertionError):
-        isolated(tmp_path, stripes, monkeypatch, spoil)
+        isolated(make, tmp_path, stripes, spoil)
 
 
 def remembers(critic: PateGan, planned: Event) -> None:
@@ -277,136 +235,3 @@ def test_votes_are_the_signs_of_the_logits_and_nothing_raises(tmp_path, stripes)
         assert votes[k].tolist() == (logits > 0).long().tolist()
     critic.teachers.params["linear.weight"][3] = math.nan
     assert (critic.teachers.votes(images, labels)[3] == 0).all()
-
-
-def test_the_student_is_taught_the_noisy_majority(tmp_path, stripes, monkeypatch) -> None:
-    """Labels are the larger of the released counts, and neither the exact votes nor anything else."""
-    critic, seen = make(tmp_path, stripes), []
-    counts = np.random.default_rng(0).normal(6, 3, (6, 2))
-    monkeypatch.setattr(VoteMechanism, "answer", lambda *_: counts)
-    from gswgan.methods import pate_gan
-
-    original = pate_gan.learn_labels
-
-    def watch(params, adam, images, labels, real, settings):
-        seen.append((params is critic.student, real))
-        return original(params, adam, images, labels, real, settings)
-
-    monkeypatch.setattr(pate_gan, "learn_labels", watch)
-    critic.learn(0, tiny_generator())
-    taught = [real for is_student, real in seen if is_student]
-    assert len(taught) == SETTINGS.student_updates
-    for real in taught:
-        assert real.tolist() == [(counts[:, 1] > counts[:, 0]).astype(float).tolist()]
-    for is_student, real in seen:
-        if not is_student:  # records are real, fakes are not
-            assert (real[:, :6] == 1).all()
-            assert (real[:, 6:] == 0).all()
-
-
-# --- learning
-
-
-def test_the_networks_are_plain_and_start_with_their_gain() -> None:
-    shape = CriticShape(image_size=8, channels=1, classes=3, width=4)
-    params, _ = init_critics(shape, 2, seed=0)
-    images, labels = torch.rand(2, 5, 1, 8, 8), torch.arange(10).view(2, 5) % 3
-    once = score(weights_of(params), images, labels)
-    head = {name: value * (2.0 if name.startswith(("linear", "embed")) else 1.0) for name, value in params.items()}
-    assert torch.allclose(score(weights_of(head), images, labels), 2 * once)  # a spectral norm would undo it
-    k, i = 1, 2
-    x = images[k, i : i + 1]
-    for layer in (1, 2):
-        weight, bias = params[f"conv{layer}.weight"][k], params[f"conv{layer}.bias"][k]
-        x = torch.relu(torch.nn.functional.conv2d(x, weight, bias, stride=2, padding=2))
-    row = params["linear.weight"][k, 0] + params["embed.weight"][k, labels[k, i]]
-    assert once[k, i] == pytest.approx(float(x.flatten() @ row + params["linear.bias"][k, 0]), abs=1e-5)
-
-
-def test_the_remedies_are_settings(tmp_path) -> None:
-    usual = make(tmp_path, None)
-    other = make(tmp_path, None, gain=2.0, teacher_width=6, student_width=8)
-    again = make(tmp_path, None, gain=2.0)
-    assert torch.allclose(again.student["conv1.weight"], 2 * usual.student["conv1.weight"])
-    assert torch.allclose(again.teachers.params["conv1.weight"], 2 * usual.teachers.params["conv1.weight"])
-    assert other.teachers.params["conv1.weight"].shape[1] == 6
-    assert other.student["conv1.weight"].shape[:2] == (1, 8)
-    for wrong in ({"gain": 0.0}, {"teacher_updates": 0}, {"student_updates": 0}, {"generator_updates": 0}):
-        with pytest.raises(PlanError):
-            dataclasses.replace(SETTINGS, **wrong)
-    with pytest.raises(DataError):
-        make(tmp_path, tiny_images(8))
-
-
-def test_teachers_learn_to_tell_records_from_fakes(tmp_path, stripes) -> None:
-    critic = make(tmp_path, stripes)
-    generator = tiny_generator()
-    for step in range(30):
-        critic.teachers.learn(step, generator)
-    images, labels = generator.fakes(30, "judged")
-    assert critic.teachers.votes(images, labels).double().mean() < 0.1
-    records = torch.from_numpy(stripes.images[:30]).float() / 255
-    assert critic.teachers.votes(records, torch.from_numpy(stripes.labels[:30])).double().mean() > 0.9
-
-
-def test_the_upstream_gradient_is_that_of_the_papers_loss(tmp_path) -> None:
-    """Of the sum of log(1 - S(G(z))), by automatic differentiation."""
-    critic = make(tmp_path, None)
-    fake = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    labels = torch.arange(5) % 3
-    logits = score(weights_of(critic.student), fake[None], labels[None])[0]
-    (expected,) = torch.autograd.grad(torch.log1p(-torch.sigmoid(logits)).sum(), fake)
-    assert torch.allclose(critic.upstream_gradient(fake, labels), expected, atol=1e-6)
-
-
-def test_a_generator_follows_what_the_votes_reward(tmp_path, monkeypatch) -> None:
-    """Teachers that call bright fakes real: student and generator learn to be bright through the votes alone."""
-    critic = make(tmp_path, tiny_images(), student_updates=5, batch_size=30, scale=1.0)
-    monkeypatch.setattr(
-        critic.teachers,
-        "votes",
-        lambda fake, labels: (fake.mean(dim=(1, 2, 3)) > fake.mean()).long().expand(COUNT, -1),
-    )
-    monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
-    generator = tiny_generator(40, learning_rate=1e-2)
-    before = float(generator.fakes(60, "test")[0].mean())
-    play(critic, generator, steps=40)
-    assert float(generator.fakes(60, "test")[0].mean()) > before + 0.1
-
-
-def test_a_stall_is_logged(tmp_path, monkeypatch) -> None:
-    """All teachers call all fakes fake: the student learns to say so, its gradient vanishes, and the log says when."""
-    critic = make(tmp_path, tiny_images(), scale=1e-3, student_updates=5, learning_rate=2e-2)
-    unanimous = torch.zeros(COUNT, 6, dtype=torch.int64)
-    monkeypatch.setattr(critic.teachers, "votes", lambda fake, labels: unanimous)
-    monkeypatch.setattr(critic.teachers, "learn", lambda step, generator: None)
-    generator, log = tiny_generator(40, learning_rate=1e-5), []
-    plan = types.SimpleNamespace(training=types.SimpleNamespace(steps=40, batch_size=8))
-    train(plan, critic, generator, after_step=lambda done: log.append(critic.metrics()) or False)
-    norms = [row["gradient_norm"] for row in log]
-    at = log[-1]["vanished_at"]
-    assert at is not None
-    shares = [norm / max(norms[: i + 1]) for i, norm in enumerate(norms)]
-    assert [share < 0.01 for share in shares].index(True) == at - 1
-    assert log[at - 2]["vanished_at"] is None
-    assert log[-1]["unanimous_since"] == 1
-    assert log[-1]["labelled_real"] == log[-1]["votes_real"] == 0.0
-    unanimous[4, 2] = 1  # one teacher calls one fake real
-    critic.learn(40, generator)
-    assert critic.metrics()["unanimous_since"] is None
-
-
-def test_a_resumed_run_is_the_straight_run(tmp_path, stripes) -> None:
-    straight, generator = make(tmp_path / "a", stripes), tiny_generator()
-    play(straight, generator)
-    first, other = make(tmp_path / "b", stripes), tiny_generator()
-    play(first, other, steps=2)
-    saved = {name: value.clone() for name, value in first.state().items()}
-    resumed = make(tmp_path / "b", stripes)
-    resumed.load_state(saved)
-    play(resumed, other, start=2)
-    assert all(torch.equal(a, b) for a, b in zip(generator.state().values(), other.state().values()))
-    left, right = straight.state(), resumed.state()
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    assert len(resumed._mechanism.ledger.entries) == 2 * STEPS

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gswgan
-from conftest import tiny_images
+from conftest import MNIST, tiny_images
 from gswgan.critics.refined.critic import Refined, RefinedSettings
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.errors import PlanError
@@ -29,10 +29,6 @@ from gswgan.release.verify import verify
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 CPU = torch.device("cpu")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from conftest import tiny_images
+from conftest import MNIST, tiny_images
 from gswgan import GSWGAN
 from gswgan.cli.main import app
 from gswgan.errors import GswganWarning, PlanError
@@ -18,10 +18,6 @@ from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta
 
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 DATA = tiny_images(300)
 
 

@@ -9,15 +9,11 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 
+from conftest import MNIST
 from gswgan.errors import GswganError, PlanError
 from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
-
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 
 
 def added_or_removed(plan: Plan) -> float:

@@ -10,37 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from budgets import DATA, again, enter
 from typer.testing import CliRunner
 
-from conftest import changed_in_one_record, tiny_baseline, tiny_images, tiny_plan
+from conftest import changed_in_one_record, tiny_baseline, tiny_plan
 from gswgan.cli.main import app
-from gswgan.data import ImageData, make_image_data
+from gswgan.data import make_image_data
 from gswgan.errors import LedgerError, PlanError, PrivacyError, RunError
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed, Gaussian, Ledger
-from gswgan.privacy.ledger import Entry, chained_line, read_chain, read_ledger
+from gswgan.privacy.ledger import Entry, chained_line, read_chain
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
-from gswgan.run.loop import run
 from processes import Child, command_line
-
-CPU = torch.device("cpu")
-DATA = tiny_images(300)
-
-
-@pytest.fixture
-def budget(tmp_path: Path) -> Budget:
-    return Budget.create(tmp_path / "budget", epsilon=10, delta=1e-5)
-
-
-def enter(budget: Budget, name: str, data: ImageData = DATA, **options: object) -> None:
-    budget.reserve(name, tiny_plan(data, **options), data, where=name)
-
-
-def again(budget: Budget) -> Budget:
-    """As another process reads it."""
-    return Budget(budget.path)
 
 
 def test_costs_are_composed_not_added_up(budget: Budget) -> None:
@@ -139,6 +121,72 @@ def test_a_budget_is_private_and_its_budget_is_fixed(budget: Budget) -> None:
         Budget(budget.path.with_name("nowhere"))
 
 
+def test_a_repeated_release_is_entered_before_it_happens_or_refused(budget: Budget, tmp_path: Path) -> None:
+    enter(budget, "a", epsilon=9)
+    small, large = (Gaussian(noise_std=std, sensitivity=2.0) for std in (20.0, 2.0))
+    told: list[Entry] = []
+
+    def before(entry: Entry) -> None:
+        told.append(entry)
+        again(budget).add_repeat("a", entry)
+
+    ledger = Ledger(
+        tmp_path / "ledger", observer="public", context="c", journal=tmp_path / "journal", before_repeat=before
+    )
+    assert [ledger.record("step 0", small, fingerprint) for fingerprint in ("x", "x", "y")] == [0, 0, 1]
+    assert [(entry.name, entry.attempt) for entry in told] == [("step 0", 1)]
+    assert [one.repeated for one in again(budget).runs] == [1]
+    spent = again(budget).spent()
+    assert 9 < spent < 10
+    again(budget).add_repeat("a", told[0])  # the same attempt of the same release: the run died before it was recorded
+    assert again(budget).spent() == spent
+    ledger.record("step 1", large, "x")
+    written = (tmp_path / "ledger").read_bytes(), (tmp_path / "journal").read_bytes()
+    with pytest.raises(PrivacyError, match="The run stops before the release"):
+        ledger.record("step 1", large, "y")
+    assert ((tmp_path / "ledger").read_bytes(), (tmp_path / "journal").read_bytes()) == written
+    assert again(budget).spent() == spent
+
+
+def call(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_command_line_makes_keeps_and_shows_a_budget(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", images=DATA.images[:, 0], labels=DATA.labels)
+    file, train = tmp_path / "budget", ("train", "--data", tmp_path / "data.npz", "--classes", 3, "--device", "cpu")
+    assert "epsilon 10 at delta 1e-05" in call("budget", file, "--epsilon", 10, "--delta", 1e-5)
+    small = (*train, "--steps", 20, "--epsilon", 6, "--budget", file)
+    assert "budget:      epsilon 6 of 10" in call(*small, "--dry-run")
+    assert "used:      nothing" in call("budget", file)
+    call(*small, "--out", tmp_path / "run")
+    text = call("budget", file)
+    assert "used:      epsilon 6 of 10 at delta 1e-05 (one record replaced; observer: public)" in text
+    with pytest.raises(PrivacyError, match="budget"):
+        call(*train, "--steps", 20, "--epsilon", 8, "--budget", file, "--out", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(PlanError, match="--budget"):
+        call("train", "--from", tmp_path / "run", "--budget", file)
+    for half in (("--epsilon", 10), ("--sampled-share", 0.5)):
+        with pytest.raises(PlanError, match="both"):
+            call("budget", tmp_path / "new", *half)
+    with pytest.raises(PrivacyError, match="from 0 to 1"):
+        call("budget", tmp_path / "new", "--epsilon", 10, "--delta", 1e-5, "--sampled-share", 1.5)
+    shared = ("--epsilon", 10, "--delta", 1e-5, "--sampled-share", 0.25)
+    assert "epsilon 10 at delta 1e-05" in call("budget", tmp_path / "new", *shared)
+    text = call(*train, "--steps", 20, "--epsilon", 6, "--budget", tmp_path / "new", "--dry-run")
+    assert "plain Gaussian releases: epsilon 6.086 of 7.5 at delta 7.5e-06; other runs: epsilon 0 of 2.5" in text
+
+
+def test_a_plan_with_another_noise_is_another_cost(budget: Budget) -> None:
+    plan = tiny_plan(DATA, epsilon=1)
+    loud = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=plan.privacy.noise_std / 100))
+    with pytest.raises(PrivacyError, match="budget"):  # whatever its guarantee states
+        budget.reserve("a", loud, DATA, where="")
+
+
 def race(path: Path, plan: Plan) -> None:
     """Six processes reserve at once; prints their exit codes."""
     budget = Budget(path)
@@ -180,143 +228,3 @@ def test_two_trainings_at_once_and_only_one_may_run(budget: Budget, tmp_path: Pa
     assert len(finished) == 1
     assert ledgers == finished
     assert [Path(one.where).name for one in again(budget).runs] == finished
-
-
-def a_run(budget: Budget, root: Path, **options: object) -> RunFolder:
-    return RunFolder.create(root, tiny_plan(DATA, **options), budget=budget.path)
-
-
-def test_a_run_that_dies_keeps_its_place_and_is_not_counted_twice(budget: Budget, tmp_path: Path) -> None:
-    folder = a_run(budget, tmp_path / "run", preset="ensemble", epsilon=6)
-
-    class Died(BaseException):
-        pass
-
-    def die(done: int) -> None:
-        assert len(again(budget).runs) == 1  # before the first step was over
-        if done == 3:
-            raise Died
-
-    with pytest.raises(Died):
-        run(folder, DATA, device=CPU, progress=die)
-    assert again(budget).spent() == pytest.approx(6, rel=1e-3)  # all that it had planned
-    with pytest.raises(PrivacyError, match="budget"):
-        enter(budget, "other", epsilon=8)
-    assert run(folder, DATA, device=CPU)
-    assert [one.repeated for one in again(budget).runs] == [0]
-    assert again(budget).spent() == pytest.approx(6, rel=1e-3)
-
-
-def test_a_folder_that_was_begun_with_a_budget_can_be_made_without(budget: Budget, tmp_path: Path) -> None:
-    folder = a_run(budget, tmp_path / "run", epsilon=1)
-    folder.model.unlink()  # it died before it had its plan
-    other = RunFolder.create(tmp_path / "run", tiny_plan(DATA, epsilon=1))
-    assert not other.budget.exists()
-
-
-def test_a_refused_run_has_released_nothing_and_cannot_go_on_without_its_budget(budget: Budget, tmp_path: Path) -> None:
-    enter(budget, "a", epsilon=8)
-    folder = a_run(budget, tmp_path / "run", epsilon=8)
-    for _ in range(2):
-        with pytest.raises(PrivacyError, match="budget"):
-            run(folder, DATA, device=CPU)
-    budget.path.rename(tmp_path / "moved")
-    with pytest.raises(RunError, match="a budget file"):
-        run(folder, DATA, device=CPU)
-    assert sorted(path.name for path in folder.release.iterdir()) == ["model.json"]
-    assert sorted(path.name for path in folder.private.iterdir()) == ["budget.json", "key.json", "lock", "owner.json"]
-
-
-def test_a_repeated_release_is_entered_before_it_happens_or_refused(budget: Budget, tmp_path: Path) -> None:
-    enter(budget, "a", epsilon=9)
-    small, large = (Gaussian(noise_std=std, sensitivity=2.0) for std in (20.0, 2.0))
-    told: list[Entry] = []
-
-    def before(entry: Entry) -> None:
-        told.append(entry)
-        again(budget).add_repeat("a", entry)
-
-    ledger = Ledger(
-        tmp_path / "ledger", observer="public", context="c", journal=tmp_path / "journal", before_repeat=before
-    )
-    assert [ledger.record("step 0", small, fingerprint) for fingerprint in ("x", "x", "y")] == [0, 0, 1]
-    assert [(entry.name, entry.attempt) for entry in told] == [("step 0", 1)]
-    assert [one.repeated for one in again(budget).runs] == [1]
-    spent = again(budget).spent()
-    assert 9 < spent < 10
-    again(budget).add_repeat("a", told[0])  # the same attempt of the same release: the run died before it was recorded
-    assert again(budget).spent() == spent
-    ledger.record("step 1", large, "x")
-    written = (tmp_path / "ledger").read_bytes(), (tmp_path / "journal").read_bytes()
-    with pytest.raises(PrivacyError, match="The run stops before the release"):
-        ledger.record("step 1", large, "y")
-    assert ((tmp_path / "ledger").read_bytes(), (tmp_path / "journal").read_bytes()) == written
-    assert again(budget).spent() == spent
-
-
-def test_a_run_asks_its_budget_before_it_repeats(tmp_path: Path) -> None:
-    budget = Budget.create(tmp_path / "budget", epsilon=400, delta=1e-5, sampled_share=0.2)
-    plan = tiny_baseline(DATA, "dp-sgd-gan", epsilon=6, delta=2e-6)
-    folder = RunFolder.create(tmp_path / "run", plan, budget=budget.path)
-
-    def stop(done: int) -> None:
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(folder, DATA, device=CPU, progress=stop)
-    assert again(budget).words().endswith("other runs: epsilon 6 of 80 and delta 2e-06 of 2e-06")
-    (journal,) = (tmp_path / "budget.runs").iterdir()
-    rows = [json.loads(line) for line in journal.read_text().splitlines()]
-    rows[1]["fingerprint"] = "0" * 128  # as if the machine had computed another sum the first time
-    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder.checkpoint.unlink(missing_ok=True)
-    assert run(folder, DATA, device=CPU)
-    repeated = [entry for entry in read_ledger(folder.ledger)[1] if entry.attempt > 0]
-    assert [one.repeated for one in again(budget).runs] == [len(repeated)]
-    assert repeated[0].name == rows[1]["name"]
-    (budgeted,) = again(budget).runs
-    assert [charge.event for charge in budgeted.charges[1:]] == [
-        entry.event for entry in repeated
-    ]  # in the Gaussian part
-    assert [charge.cost for charge in budgeted.charges[1:]] == [None] * len(repeated)
-    assert json.loads(folder.privacy.read_text())["epsilon"] > 6.1
-
-
-def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def test_the_command_line_makes_keeps_and_shows_a_budget(tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", images=DATA.images[:, 0], labels=DATA.labels)
-    file, train = tmp_path / "budget", ("train", "--data", tmp_path / "data.npz", "--classes", 3, "--device", "cpu")
-    assert "epsilon 10 at delta 1e-05" in call("budget", file, "--epsilon", 10, "--delta", 1e-5)
-    small = (*train, "--steps", 20, "--epsilon", 6, "--budget", file)
-    assert "budget:      epsilon 6 of 10" in call(*small, "--dry-run")
-    assert "used:      nothing" in call("budget", file)
-    call(*small, "--out", tmp_path / "run")
-    text = call("budget", file)
-    assert "used:      epsilon 6 of 10 at delta 1e-05 (one record replaced; observer: public)" in text
-    with pytest.raises(PrivacyError, match="budget"):
-        call(*train, "--steps", 20, "--epsilon", 8, "--budget", file, "--out", tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-    with pytest.raises(PlanError, match="--budget"):
-        call("train", "--from", tmp_path / "run", "--budget", file)
-    for half in (("--epsilon", 10), ("--sampled-share", 0.5)):
-        with pytest.raises(PlanError, match="both"):
-            call("budget", tmp_path / "new", *half)
-    with pytest.raises(PrivacyError, match="from 0 to 1"):
-        call("budget", tmp_path / "new", "--epsilon", 10, "--delta", 1e-5, "--sampled-share", 1.5)
-    shared = ("--epsilon", 10, "--delta", 1e-5, "--sampled-share", 0.25)
-    assert "epsilon 10 at delta 1e-05" in call("budget", tmp_path / "new", *shared)
-    text = call(*train, "--steps", 20, "--epsilon", 6, "--budget", tmp_path / "new", "--dry-run")
-    assert "plain Gaussian releases: epsilon 6.086 of 7.5 at delta 7.5e-06; other runs: epsilon 0 of 2.5" in text
-
-
-def test_a_plan_with_another_noise_is_another_cost(budget: Budget) -> None:
-    plan = tiny_plan(DATA, epsilon=1)
-    loud = dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, noise_std=plan.privacy.noise_std / 100))
-    with pytest.raises(PrivacyError, match="budget"):  # whatever its guarantee states
-        budget.reserve("a", loud, DATA, where="")

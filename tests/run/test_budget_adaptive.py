@@ -6,20 +6,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from test_budget import DATA, again
+from budgets import DATA, again
 
-from conftest import tiny_baseline, tiny_plan
+from conftest import MNIST, tiny_baseline, tiny_plan
 from gswgan.errors import PrivacyError
 from gswgan.methods import make_plan
-from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, Composed
 from gswgan.run.budget import Budget
-
-MNIST = Facts(
-    data="mnist", records=60_000, persons=None, classes=10, class_names=tuple("0123456789"), labelled=True,
-    image_size=28, channels=1,
-)  # fmt: skip
 
 
 def first_and_choice() -> tuple[Plan, list[Plan]]:

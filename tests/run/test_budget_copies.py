@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from test_budget import DATA, a_run, again
+from budgets import CPU, DATA, a_run, again
 
 from conftest import changed_in_one_record
 from gswgan.errors import PrivacyError, RunError
@@ -19,13 +18,7 @@ from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 
-CPU = torch.device("cpu")
 OTHER = changed_in_one_record(DATA, 17)
-
-
-@pytest.fixture
-def budget(tmp_path: Path) -> Budget:
-    return Budget.create(tmp_path / "budget", epsilon=10, delta=1e-5)
 
 
 def copy_of(folder: RunFolder, root: Path) -> RunFolder:

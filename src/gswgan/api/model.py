@@ -57,12 +57,14 @@ class GSWGAN:
         insecure_reproducible: bool = False,
         neighbours: str = "replace-one",
         allow_large_delta: bool = False,
+        force_spend: bool = False,
         budget: str | Path | None = None,
         verbose: bool = True,
         callback: progress.Callback | None = None,
     ) -> None:
         """`epsilon` defaults to 10, `delta` to 1e-5 (0.1/n from 100,000 records on); a delta of 1/n or more is refused
-        unless `allow_large_delta`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
+        unless `allow_large_delta`, and so is data too small for any class to be told from the noise, unless
+        `force_spend`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
 
         `neighbours` is "replace-one" or "zeroed" (one record's contribution removed, n public: a weaker statement, for
         comparison with epsilons of one record added or removed).
@@ -76,7 +78,7 @@ class GSWGAN:
         self.epsilon, self.delta, self.method, self.preset = epsilon, delta, method, preset
         self.critics, self.steps, self.seed, self.device = critics, steps, seed, device
         self.insecure_reproducible, self.neighbours = insecure_reproducible, neighbours
-        self.allow_large_delta, self.budget = allow_large_delta, budget
+        self.allow_large_delta, self.force_spend, self.budget = allow_large_delta, force_spend, budget
         self.verbose, self.callback = verbose, callback
         self._model: ReleasedModel | None = None
 
@@ -124,6 +126,7 @@ class GSWGAN:
             name=name,
             budget=None if self.budget is None else Path(self.budget),
             allow_large_delta=self.allow_large_delta,
+            force_spend=self.force_spend,
         )
         return dataclasses.replace(planned, in_python=True)
 

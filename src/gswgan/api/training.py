@@ -21,16 +21,18 @@ from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import PlanError, RunError, path_problem
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.defaults import TINY
+from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from gswgan.run.over import check_not_over
 from gswgan.run.publish import check_stated
 
 
@@ -99,6 +101,7 @@ def plan_training(
     name: str | None = None,
     budget: Path | None = None,
     allow_large_delta: bool = False,
+    force_spend: bool = False,
 ) -> PlannedRun:
     """Plan a run on this data. `options` are those of `make_plan`; a `saved` plan is taken as it is.
 
@@ -113,6 +116,7 @@ def plan_training(
     data = data_for(plan, opened)
     check_fits(plan, data)
     check_large_delta(plan, allowed=allow_large_delta)
+    check_enough(plan, forced=force_spend)
     check_stated(plan)
     room = None if budget is None else Budget(budget).check(plan)
     return PlannedRun(
@@ -146,7 +150,9 @@ def open_stopped(path: Path) -> RunFolder:
     """The folder of a run that was stopped."""
     folder = RunFolder(path)
     if not folder.model.is_file():
-        raise RunError("resume", str(path), "the folder of a run that was stopped", "Check the path (--resume).")
+        expected = f"the folder of a run that was stopped{path_problem(path)}"
+        raise RunError("resume", str(path), expected, "Check the path (--resume).")
+    check_not_over(folder)
     return folder
 
 

@@ -61,14 +61,17 @@ def evaluate(
 
     request = parse_request(metrics, classifiers, settings, seeds, train_size=train_size, device=device,
                             inception_weights=inception_weights)  # fmt: skip
-    inputs = EvaluationInputs(source, data, test_data, classes, reading)
+    inputs = EvaluationInputs(source, data, test_data, classes, reading, note=errors.print)
     draw, setup, results = inputs.setup(request, samples)
-    errors.print("\n".join(inputs.notes), end="\n" * bool(inputs.notes))
     with work_bar(f"So far: {results.path or 'nothing is kept'}") as (note, progress):
         summary = measure(draw, setup, results, note=note, progress=progress) | inputs.about(request)
+    _show(summary, results.path, json)
+
+
+def _show(summary: dict[str, Any], kept: Path | None, json: bool) -> None:
     console.print(_table(summary))
-    if results.path is not None:
-        console.print(f"PRIVATE, not for release: {results.path}")
+    if kept is not None:
+        console.print(f"PRIVATE, not for release: {kept}")
     if json:
         print_json(summary)
 

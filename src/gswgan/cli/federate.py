@@ -36,6 +36,9 @@ Delta = Annotated[float | None, typer.Option(
 LargeDelta = Annotated[bool, typer.Option("--allow-large-delta",
     help="Take a delta of 1 / clients or more, which is refused otherwise: it allows one client's data to be published "
     "in the clear.", rich_help_panel=_GUARANTEE)]  # fmt: skip
+ForceSpend = Annotated[bool, typer.Option("--force-spend",
+    help="Go on although there are too few clients for any class to be told from the noise, which is refused "
+    "otherwise.", rich_help_panel=_GUARANTEE)]  # fmt: skip
 BudgetOption = Annotated[Path | None, typer.Option(
     help="Enter the release of a trusted aggregator into this budget file before anybody is asked; refused if all "
     "runs in it together would go beyond its budget (`gswgan budget`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
@@ -49,8 +52,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run",
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
 _SOURCE = ("classes", "image_size", "min_records", "accuracy", "reference_classifier")
 _PLANNED = (
-    "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "deadline", "budget",
-    "dry_run",
+    "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "force_spend",
+    "deadline", "budget", "dry_run",
 )  # fmt: skip
 _SITE = (
     "client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size", *READING
@@ -84,6 +87,7 @@ def simulate(
     epsilon: Epsilon = None,
     delta: Delta = None,
     allow_large_delta: LargeDelta = False,
+    force_spend: ForceSpend = False,
     steps: Steps = None,
     rounds: Rounds = None,
     rate: Rate = None,
@@ -127,6 +131,7 @@ def plan(
     epsilon: Epsilon = None,
     delta: Delta = None,
     allow_large_delta: LargeDelta = False,
+    force_spend: ForceSpend = False,
     steps: Steps = None,
     rounds: Rounds = None,
     rate: Rate = None,

@@ -23,6 +23,7 @@ from gswgan.federated.simulation import simulate, split_data
 from gswgan.federated.site import client_of
 from gswgan.federated.statement import advice, who_learns_what
 from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan
+from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.settings import pick_device
@@ -55,7 +56,7 @@ def start_simulation(
     """Plan and hold a run whose clients are all on this machine.
 
     `where`: the source of the data. `spread`: over how many invented clients, and how. `options`: of the plan, and
-    allow_large_delta, budget, deadline and dry_run.
+    allow_large_delta, force_spend, budget, deadline and dry_run.
     """
     if spread is not None and any(where[name] is not None for name in CHOICE):
         expected = "real persons to choose from"
@@ -64,10 +65,10 @@ def start_simulation(
     if images.persons is None:
         raise PlanError("data", where["spec"], "data by person", "Pass --clients 50 to spread it, or --group-by.")
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
-    allowed = options.pop("allow_large_delta")
+    allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
     plan = make_federated_plan(Facts.of(images), device=pick_device(device).type, **options)
     plan = plan if spread is None else for_invented_clients(plan)
-    _check(plan, allowed, budget)
+    _check(plan, allowed, forced or dry_run, budget)
     warnings = plan_warnings(plan, images)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -85,12 +86,13 @@ def start_simulation(
 def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, Any]) -> dict[str, Any]:
     """Plan a run of real clients and make its folder; returns what was planned, and the folder, as plain data.
 
-    `options`: of the plan, and allow_large_delta, budget, deadline, unauthenticated and dry_run.
+    `options`: of the plan, and allow_large_delta, force_spend, budget, deadline, unauthenticated and dry_run.
     """
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
-    allowed, unauthenticated = options.pop("allow_large_delta"), options.pop("unauthenticated")
+    allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
+    unauthenticated = options.pop("unauthenticated")
     plan = make_federated_plan(facts, **options)
-    _check(plan, allowed, budget)
+    _check(plan, allowed, forced or dry_run, budget)
     show(plan)
     if not dry_run:
         create_run(out, plan, ids, deadline, budget=budget, unauthenticated=unauthenticated)
@@ -101,8 +103,9 @@ def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, A
     return {"run": None if dry_run else str(out), "plan": plan.to_json()}
 
 
-def _check(plan: Plan, allow_large_delta: bool, budget: Path | None) -> None:
+def _check(plan: Plan, allow_large_delta: bool, force_spend: bool, budget: Path | None) -> None:
     check_large_delta(plan, allowed=allow_large_delta)
+    check_enough(plan, forced=force_spend)
     if budget is not None:
         console.print(f"budget:      {check_budget(plan, budget)}")
 

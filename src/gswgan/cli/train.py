@@ -58,6 +58,9 @@ def train(
     allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta",
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
+    force_spend: Annotated[bool, typer.Option("--force-spend",
+        help="Train although there are too few records for any class to be told from the noise, which is refused "
+        "otherwise: epsilon is spent for nothing, most probably.", rich_help_panel=_GUARANTEE)] = False,
     budget: Annotated[Path | None, typer.Option(
         help="Enter the run into this budget file before it releases anything; refused if all runs in it together "
         "would go beyond its budget. Make one: gswgan budget FILE --epsilon 10 --delta 1e-5.",
@@ -87,7 +90,8 @@ def train(
         help="Fixes partition, initial weights and latent codes; never the noise. Default: 0.",
         rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
-        help="Print the plan, what more or less data would buy, and which critic to use. Nothing is released.",
+        help="Print the plan, what more or less data would buy, and which critic to use, and how "
+        "long the run would take on this machine (preset kernel). Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,

@@ -28,6 +28,7 @@ class TrainOptions:
     delta: float | None
     neighbours: str | None
     allow_large_delta: bool
+    force_spend: bool
     budget: Path | None
     method: str | None
     preset: str | None

@@ -8,14 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gswgan.api.inputs import READING, open_source, source_of
-from gswgan.api.training import PlannedRun, check_fits, check_out, data_for, needs_data, open_stopped, plan_training
+from gswgan.api.training import (
+    PlannedRun,
+    check_fits,
+    check_out,
+    data_for,
+    few_threads,
+    needs_data,
+    open_stopped,
+    plan_training,
+)
 from gswgan.cli.console import console, print_json
 from gswgan.cli.running import run_with_progress, show_private_score
 from gswgan.cli.train_options import TrainOptions
 from gswgan.critics.kernel.streaming import Workers
 from gswgan.errors import PlanError, RunError, printable
+from gswgan.plan.plan import Plan
 from gswgan.plan.settings import pick_device
+from gswgan.run.estimate import estimate
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.retrain import retrain
 
@@ -45,7 +58,7 @@ def start_training(options: TrainOptions) -> None:
     else:
         planned = plan_training(
             opened, _asked(options, kind), saved=options.plan_file, name=options.name, budget=options.budget,
-            allow_large_delta=options.allow_large_delta,
+            allow_large_delta=options.allow_large_delta, force_spend=options.force_spend or planning,
         )  # fmt: skip
         _show(options, planned)
         if planning:
@@ -119,12 +132,25 @@ def _show(options: TrainOptions, planned: PlannedRun) -> None:
     if options.save_plan is not None:
         planned.save(options.save_plan)
         console.print(f"plan saved: {options.save_plan}")
+    timed = None
     if options.dry_run:
         console.print(str(planned))
+        timed = _show_time(options, planned.plan)
     elif planned.room is not None:
         console.print(f"budget:    {planned.room}")
     if options.json and (options.dry_run or options.save_plan is not None):
-        print_json({"plan": planned.plan.to_json(), "warnings": list(planned.warnings)})
+        print_json({"plan": planned.plan.to_json(), "warnings": list(planned.warnings), "seconds": timed})
+
+
+def _show_time(options: TrainOptions, plan: Plan) -> float | None:
+    """Say how long the run would take on this machine; returns the seconds, where they can be told without data."""
+    if options.device.startswith("cuda") and not torch.cuda.is_available():  # planned for another machine
+        return None
+    device = pick_device(options.device)
+    with few_threads(plan.facts.image_size, device):
+        found = estimate(plan, device)
+    console.print(f"time:      {found or 'not estimated: the steps of this critic need data; a run shows its own'}")
+    return None if found is None else found.seconds
 
 
 def _retrain(options: TrainOptions, source: Path, device: str) -> RunFolder:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import parquet
-from gswgan.errors import DataError, short
+from gswgan.errors import DataError, path_problem, short
 
 TABLES = (".csv", ".parquet")
 """How the names of tables end. Any other --group-by is the name of a column of Parquet data."""
@@ -40,7 +40,8 @@ def persons_of(group_by: str | Path, files: Sequence[str] | None, records: int, 
         expected = "a table (.csv or .parquet); only Parquet data has persons in a column of its own"
         raise DataError("group_by", str(group_by), expected, "Pass --group-by persons.csv, say.")
     if not path.is_file():
-        raise DataError("group_by", str(path), "a .csv or .parquet file that exists", "Check the path (--group-by).")
+        expected = f"a .csv or .parquet file that exists{path_problem(path)}"
+        raise DataError("group_by", str(path), expected, "Check the path (--group-by).")
     key = "index" if files is None else "file"
     keys, ids = _read_csv(path, key) if path.suffix.lower() == ".csv" else _read_parquet(path, key)
     place_of = _by_index(keys, records, path) if files is None else _by_file(keys, files, path)
@@ -179,7 +180,8 @@ def _text_of(path: Path, name: str) -> str:
             raise DataError(name, str(path), f"at most {MAX_TEXT_BYTES} bytes of text", "Save it as Parquet.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
-        raise DataError(name, str(path), "a text file in UTF-8", "Check the path, or save it as UTF-8.") from error
+        expected = f"a text file in UTF-8{path_problem(path)}"
+        raise DataError(name, str(path), expected, "Check the path, or save it as UTF-8.") from error
 
 
 def _wrong(path: Path, found: str, expected: str, todo: str) -> DataError:

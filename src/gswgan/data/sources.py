@@ -18,7 +18,7 @@ from gswgan.data.persons import complete, is_table, persons_of
 from gswgan.data.read_options import AS_IT_IS, DEFAULTS, ReadOptions
 from gswgan.data.readers import read_idx, read_npz
 from gswgan.data.stream import check_layout, read_data_files
-from gswgan.errors import DataError, short
+from gswgan.errors import DataError, path_problem, short
 
 _PUBLISHED = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
@@ -149,6 +149,9 @@ def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
         _no_layout(spec, options)
         _only_train(path, split)
         return _npz(path, options.labels)
+    if problem := path_problem(path):
+        expected = f"{', '.join(NAMES)}, or the path of your data{problem}"
+        raise DataError("data", str(spec), expected, "Check the name or the path (--data).")
     raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,14 @@ class EvaluationInputs:
         test_data: str | None,
         classes: int | None,
         reading: Mapping[str, Any] | None = None,
+        *,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`reading`: how to read the data, where that is not as the run read it (fields of `ReadOptions`)."""
         self.source, self.data, self.test_data, self.classes = source, data, test_data, classes
         self.reading = {name: value for name, value in (reading or {}).items() if value is not None}
         self.notes: list[str] = []  # what a reader of the figures must know
+        self._tell = note
         is_file = source.is_file() or source.suffix.lower() == ".npz"
         self.folder = None if is_file else find_release(source)
         self.plan = None if self.folder is None else self.folder.plan()
@@ -91,8 +94,12 @@ class EvaluationInputs:
         setup = EvaluationSetup(train=train, test=test, folders=folders, request=request, samples=samples)
         results = Results(self._file_of_figures(), setup.basis(identity))
         if results.path is None:
-            self.notes.append("Nothing is kept: figures on real data do not belong into a release.")
+            self._note("Nothing is kept: figures on real data do not belong into a release.")
         return draw, setup, results
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self._tell(text)
 
     def about(self, request: Request) -> dict[str, Any]:
         """What stands beside the figures."""
@@ -116,7 +123,7 @@ class EvaluationInputs:
             raise DataError("data", f"{train.name}, {train.classes} classes", expected)
         if known is not None and known.class_names != tuple(map(str, range(known.classes))):  # they have names
             train = match_classes(train, known.class_names, "data: classes")
-        return train, load_held_out(train, self.test_data, note=self.notes.append, **where)
+        return train, load_held_out(train, self.test_data, note=self._note, **where)
 
     def _file_of_figures(self) -> Path | None:
         """The file for the figures; None where it would lie in a release."""

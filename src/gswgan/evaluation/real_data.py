@@ -14,7 +14,7 @@ from gswgan.data import ImageData, ImageStream, keep_clients, open_stream
 from gswgan.data import load_data as load_all
 from gswgan.data.image_folder import has_two_levels
 from gswgan.data.sources import NAMES
-from gswgan.errors import DataError, short
+from gswgan.errors import DataError, path_problem, short
 from gswgan.evaluation.reference_classifier import ReferenceClassifier
 
 NO_CHOICE_OF_PERSONS: dict[str, None] = {
@@ -162,6 +162,7 @@ def _classifier(path: Path, data: ImageData) -> ReferenceClassifier:
     """The saved classifier, if it is one for this data."""
     expected = "the file of a classifier (`gswgan reference-classifier`)"
     if not path.is_file():
+        expected += path_problem(path)
         raise DataError("reference_classifier", str(path), expected, "Check the path (--reference-classifier).")
     classifier = ReferenceClassifier.load(path)
     wanted = (data.channels, data.image_size, data.classes)

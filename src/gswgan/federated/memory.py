@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, path_problem
 from gswgan.federated.trust import spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger
@@ -111,7 +111,8 @@ def memories(state: Path) -> list[Memory]:
     """All clients whose memory is under `state`, which may be the folder of a single one."""
     homes = [state] if (state / "client.json").exists() else sorted(path.parent for path in state.glob("*/client.json"))
     if not homes:
-        raise FederationError("state", str(state), "the folder where a client keeps its state", "Check the path.")
+        expected = f"the folder where a client keeps its state{path_problem(state)}"
+        raise FederationError("state", str(state), expected, "Check the path.")
     return sorted((Memory.read(home) for home in homes), key=lambda memory: memory.client)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError
+from gswgan.plan.enough import too_few
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, Plan
@@ -20,6 +21,9 @@ EPSILON = 10.0
 """Where nothing else is asked for."""
 
 CURVE_POINTS = 8
+
+LARGE_EPSILON, LARGE_DELTA = 20.0, 1e-3
+"""Above them a guarantee is warned about before the run."""
 
 
 def make_request(
@@ -112,6 +116,18 @@ def plan_warnings(plan: Plan, data: ImageData | ImageStream) -> list[str]:
             f"delta = {cost.delta:g}: expected less than 1/{units}: it allows one {cost.unit} to be "
             "published in the clear. Pass a smaller --delta."
         )
+    elif cost is not None and cost.delta > LARGE_DELTA:
+        found.append(
+            f"delta = {cost.delta:g}: expected at most {LARGE_DELTA:g}: it is the probability with which the guarantee "
+            f"may fail altogether. Pass a smaller --delta."
+        )
+    if cost is not None and cost.epsilon > LARGE_EPSILON:
+        found.append(
+            f"epsilon = {cost.epsilon:.4g}: expected at most {LARGE_EPSILON:g}: above it the guarantee says next to "
+            f"nothing about what an attacker can learn of one {cost.unit}. Pass a smaller --epsilon."
+        )
+    if (wrong := too_few(plan)) is not None:
+        found.append(str(wrong))
     single = isinstance(data, ImageData) and data.labels is not None and bool((data.labels == data.labels[0]).all())
     if data.labelled and (data.classes == 1 or single):
         found.append(

@@ -14,6 +14,7 @@ from gswgan.release.files import ALWAYS, PAGE, SOMETIMES, checksum, plain_size, 
 from gswgan.release.page import can_make_page, page_of
 from gswgan.release.verify import verify
 from gswgan.run.folder import MANIFEST, find_release, write_json
+from gswgan.run.over import check_not_over
 
 
 def pack(run: Path, out: Path) -> list[str]:
@@ -27,6 +28,7 @@ def pack(run: Path, out: Path) -> list[str]:
     for name in present:
         if plain_size(folder.release / name) is None:
             raise RunError("run", str(folder.release / name), "a plain file", "Take whatever it is out of release/.")
+    check_not_over(folder)
     if not folder.is_finished:
         raise RunError("run", str(run), "a finished run", "Its ledger is still growing: gswgan train --resume first.")
     plan = folder.plan()

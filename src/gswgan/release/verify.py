@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gswgan.errors import GswganError, RunError, short
+from gswgan.errors import GswganError, RunError, path_problem, short
 from gswgan.federated.statement import observers
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
@@ -55,7 +55,8 @@ _HEADER = {"index", "format_version", "observer", "context", "previous", "digest
 def verify(path: Path, digest: str | None = None, *, plan: Plan | None = None) -> Verdict:
     """Check a bundle, and that it is the one of this digest; `plan`: its plan, where the caller has parsed it."""
     if plain_size(path / MANIFEST) is None:
-        raise RunError("folder", str(path), f"a bundle with its {MANIFEST}", "`gswgan release RUN` packs one.")
+        expected = f"a bundle with its {MANIFEST}{path_problem(path)}"
+        raise RunError("folder", str(path), expected, "`gswgan release RUN` packs one.")
     if importlib.util.find_spec("dp_accounting") is None:
         raise RunError("dp-accounting", None, "an accountant to compute epsilon with", "pip install dp-accounting")
     return _Verifier(path, digest, plan).verdict()

@@ -14,6 +14,9 @@ from gswgan.privacy.events import describe_event
 from gswgan.run.folder import RunFolder, read_json
 from gswgan.run.publish import cost_from_statement
 
+LARGEST_SHOWN = 50.0
+"""The largest epsilon whose factor e^epsilon is written as a number."""
+
 
 def outcome(folder: RunFolder) -> str:
     """What a finished run has written, and its guarantee."""
@@ -55,7 +58,6 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
             "again: treat it, and everything drawn from it, as the data itself.",
         ])  # fmt: skip
     unit = cost.unit
-    factor = math.exp(min(cost.epsilon, 700))
     change = {"replace-one": "exchange it for any other", "zeroed": "let it add nothing"}[cost.neighbours]
     embedding = "the embedding, " if plan.critic.has_embedding else ""
     releases = plan.releases()
@@ -65,8 +67,8 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
     lines += [
         f"{cost}.", "", "What it says",
         f"  Take any one {unit} of the {plan.facts.data} data and {change}. Whatever is in release/,",
-        f"  the chance of seeing it changes by a factor of at most e^{cost.epsilon:.4g} = {factor:.3g}, except for a",
-        f"  probability of {cost.delta:g}. The protection is {strength(cost.epsilon)}. It holds against everybody who",
+        f"  the chance of seeing it changes by a factor of at most {_factor(cost.epsilon)}, except for a",
+        f"  probability of {cost.delta:g}. {_strength(cost.epsilon)} It holds against everybody who",
         f"  sees release/ (observer: {cost.observer}), whatever else they know, and for any number of samples",
         "  drawn from the generator.", "", "What it rests on",
         f"  {sum(releases.values())} planned release(s) of sums to which one {unit}'s content can add so little",
@@ -84,3 +86,14 @@ def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:
         ]
         lines += [f"  {claim['accounting']}."]
     return "\n".join(lines)
+
+
+def _factor(epsilon: float) -> str:
+    """The factor as a number, where somebody can make sense of it."""
+    return f"e^{epsilon:.4g}" + (f" = {math.exp(epsilon):.3g}" if epsilon <= LARGEST_SHOWN else "")
+
+
+def _strength(epsilon: float) -> str:
+    if epsilon > LARGEST_SHOWN:
+        return "Such a factor rules nothing out: this guarantee is not meaningful."
+    return f"The protection is {strength(epsilon)}."

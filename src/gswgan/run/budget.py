@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import LedgerError, PrivacyError, RunError
+from gswgan.errors import LedgerError, PrivacyError, RunError, path_problem
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_delta, check_epsilon
 from gswgan.privacy.events import Event, check_neighbours, from_json, to_json
@@ -69,7 +69,7 @@ class Budget:
         self.path = path.resolve()
         if not self.path.is_file():
             todo = f"Make one with a budget: gswgan budget {path} --epsilon 10 --delta 1e-5"
-            raise RunError("budget", str(path), "a budget file", todo)
+            raise RunError("budget", str(path), f"a budget file{path_problem(path)}", todo)
         if importlib.util.find_spec("dp_accounting") is None:
             raise RunError("dp-accounting", None, "an accountant to add up costs with", "pip install dp-accounting")
         with self._locked():

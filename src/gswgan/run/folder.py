@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import RunError, StorageError
+from gswgan.errors import RunError, StorageError, path_problem
 from gswgan.methods import read_plan
 from gswgan.plan.context import RunContext
 from gswgan.plan.plan import Plan
@@ -251,7 +251,7 @@ def read_json(path: Path, expected: str) -> dict[str, Any]:
     except StorageError:
         raise
     except (OSError, ValueError, RecursionError) as wrong:
-        raise RunError("file", str(path), expected, _WHOLE) from wrong
+        raise RunError("file", str(path), expected + path_problem(path), _WHOLE) from wrong
     if not isinstance(content, dict) or content.get("format_version") != 1:
         raise RunError("file", str(path), f"{expected} with format_version 1", _WHOLE)
     return content
@@ -276,4 +276,5 @@ def find_release(path: Path) -> RunFolder:
             setattr(folder, name, path / getattr(folder, name).name)
         folder.release = path
         return folder
-    raise RunError("run", str(path), "a run folder or its release folder", "`gswgan train --out RUN` makes one.")
+    expected = f"a run folder or its release folder{path_problem(path)}"
+    raise RunError("run", str(path), expected, "`gswgan train --out RUN` makes one.")

@@ -31,6 +31,15 @@ def gaussian_blur(side: int, radius: float) -> Tensor:
     return blur / blur.sum(dim=1).max()
 
 
+def nothing_to_see() -> RunError:
+    """For a release in which every class is below its noise."""
+    return RunError(
+        "class counts", "all below their noise", "a class that can be told from noise",
+        "This run is over: its release is spent, and resuming would find the same. Start a new run with more records, "
+        "fewer classes or a larger epsilon; what this one has spent is added to it.",
+    )  # fmt: skip
+
+
 class KernelCritic(Critic):
     """Computes gradients for any number of fakes from the noisy embedding, at no further privacy cost."""
 
@@ -77,10 +86,7 @@ class KernelCritic(Critic):
             self._embedded(data, self._mechanism).save(self._path)
         self.embedding = Embedding.load(self._path)
         if len(self.embedding.kept) == 0:
-            raise RunError(
-                "class counts", "all below their noise", "a class that can be told from noise",
-                "The release is spent. Use more records, a larger epsilon or fewer classes.",
-            )  # fmt: skip
+            raise nothing_to_see()
         means = self.embedding.means().to(self.features.frequencies.device)
         self._targets = means.unflatten(1, (2, -1)).transpose(0, 1).contiguous()  # cosines and sines: [2, L, D/2]
         self._means = self._targets.clone()  # a class that has had no fakes yet asks for nothing

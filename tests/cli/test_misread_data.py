@@ -1,0 +1,144 @@
+"""Data that could be misread: each mistake is refused before anything is released or written, or it is understood."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bad_inputs import IMAGES, Files, npz
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from test_bad_input import call, check_message, make, state
+
+import gswgan
+from conftest import tiny_images, tiny_plan
+from gswgan.data import load_data
+from gswgan.plan.plan import Plan
+from gswgan.report.explain import explanation
+from gswgan.run.folder import RunFolder
+from gswgan.run.publish import privacy_statement
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind)
+    return out.getvalue()
+
+
+def several(name: str, content: bytes, number: int = 30) -> Files:
+    return {f"d/{kind}/{index:02}.{name}": content for index in range(number) for kind in ("a", "b")}
+
+
+DEEP, CLEAR, GREY = np.full((8, 8), 4067, np.uint16), np.zeros((8, 8, 4), np.uint8), encoded(IMAGES[0])
+PATIENTS: Files = {f"d/{kind}/p{person}/{i}.png": GREY for kind in "abcdefghij" for person in (1, 2) for i in range(6)}
+FLAT: Files = {f"d/a/{index}.png": GREY for index in range(4)}
+ROWS = [f"a/{index}.png,p{index // 2}" for index in range(4)]
+
+
+def table(*rows: str) -> bytes:
+    return "\n".join(["file,person", *rows]).encode()
+
+
+TRAIN = "train --steps 2 --device cpu --data"
+MISTAKES: list[tuple[str, Files, str, str]] = [
+    ("12-bit pixels in 16-bit PNG", several("png", encoded(DEEP)), f"{TRAIN} d", "pixel_range"),
+    ("12-bit pixels in 16-bit TIFF", several("tif", encoded(DEEP, "TIFF")), f"{TRAIN} d", "pixel_range"),
+    ("integers of more than 8 bits in npz", {"a.npz": npz(images=IMAGES.astype(np.uint16))},
+     f"{TRAIN} a.npz", "pixel_range"),
+    ("a folder of such npz files", {"d/a.npz": npz(images=IMAGES.astype(np.int32))}, f"{TRAIN} d", "pixel_range"),
+    ("a range for pixels of 8 bits", several("png", GREY), f"{TRAIN} d --pixel-range 0:4095", "pixel_range"),
+    ("a range that is none", several("png", encoded(DEEP)), f"{TRAIN} d --pixel-range 4095", "pixel_range"),
+    ("transparent pictures", several("png", encoded(CLEAR)), f"{TRAIN} d", "background"),
+    ("a background that is none", several("png", encoded(CLEAR)), f"{TRAIN} d --background grey", "background"),
+    ("patients inside classes", PATIENTS, f"{TRAIN} d", "layout"),
+    ("a layout that the folder has not", several("png", GREY), f"{TRAIN} d --layout class/person/", "layout"),
+    ("an unknown layout", PATIENTS, f"{TRAIN} d --layout patient/", "layout"),
+    ("one id per line", {**FLAT, "p.csv": b"p0\np0\np1\np1\n"}, f"{TRAIN} d --group-by p.csv", "group_by"),
+    ("a file without a row", {**FLAT, "p.csv": table(*ROWS[1:])}, f"{TRAIN} d --group-by p.csv", "group_by"),
+    ("a file with two rows", {**FLAT, "p.csv": table(*ROWS, ROWS[0])}, f"{TRAIN} d --group-by p.csv", "group_by"),
+    ("a missing id", {**FLAT, "p.csv": table(*ROWS[1:], "a/0.png,NA")}, f"{TRAIN} d --group-by p.csv", "group_by"),
+    ("an empty id", {**FLAT, "p.csv": table(*ROWS[1:], "a/0.png,")}, f"{TRAIN} d --group-by p.csv", "group_by"),
+    ("a column of data without columns", FLAT, f"{TRAIN} d --group-by patient", "group_by"),
+    ("9 images", {"a.npz": npz(images=IMAGES[:9], labels=np.arange(9) % 3)}, f"{TRAIN} a.npz --classes 3", "records"),
+    ("two clients", {"c.txt": b"a\nb\n"}, "federate plan --clients c.txt --classes 3 --image-size 8 --out RUN2",
+     "persons"),
+    ("9 simulated clients", {}, "federate simulate --clients 9 --out RUN2", "persons"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("title", "files", "line", "field"), MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_mistake_is_refused_and_nothing_is_released_or_left(
+    title: str, files: Files, line: str, field: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    make(tmp_path, files)
+    monkeypatch.chdir(tmp_path)
+    before = state(tmp_path)
+    assert call(line, run=tmp_path / "none", monkeypatch=monkeypatch) == 2
+    message = check_message(capsys.readouterr().err, field, tmp_path, tmp_path / "none")
+    if title == "patients inside classes":
+        assert "10 classes of 2 persons (class/person/), 10 persons with 2 classes (person/class/)" in message
+    assert state(tmp_path) == before  # no run folder, no ledger, no file
+
+
+def upscaled(split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The embedded digits with 12 bits per pixel, 16x16."""
+    digits = load_data("digits", split=split)
+    return np.kron(digits.images[:, 0], np.ones((2, 2), np.uint16)).astype(np.uint16) * 16, digits.labels
+
+
+def test_12_bit_pictures_with_their_range_train_to_digits_that_a_classifier_reads(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    images, labels = upscaled("train")
+    for index, (image, label) in enumerate(zip(images, labels)):
+        path = tmp_path / "scans" / str(label) / f"{index:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    line = f"{TRAIN} scans --image-size 8 --pixel-range 0:4080 --seed 1 --out out".replace("--steps 2", "--steps 800")
+    monkeypatch.chdir(tmp_path)
+    assert call(line, run=tmp_path / "none", monkeypatch=monkeypatch) == 0
+    assert "read as:   pixel values from 0 (black) to 4080 (white)" in capsys.readouterr().out
+    assert "pixel values from 0 (black) to 4080 (white)" in (tmp_path / "out/release/card.md").read_text()
+    stored = json.loads((tmp_path / "out/release/model.json").read_text())["plan"]["facts"]["reading"]
+    assert stored["pixel_range"] == [0.0, 4080.0]
+    assert RunFolder(tmp_path / "out").remembered_source()["pixel_range"] == "0:4080"
+    real = load_data("digits")
+    reader = LogisticRegression(max_iter=2000).fit(real.images.reshape(real.n, -1) / 255.0, real.labels)
+    drawn, asked = gswgan.load(tmp_path / "out", device="cpu").sample(1000, seed=1)
+    assert reader.score(drawn.reshape(1000, -1) / 255.0, asked) >= 0.8
+
+
+def test_a_run_without_any_class_is_over_and_every_command_says_so(tmp_path: Path, monkeypatch, capsys) -> None:
+    np.savez(tmp_path / "a.npz", images=IMAGES[:9], labels=np.arange(9) % 9)
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{TRAIN} a.npz --classes 9 --force-spend --out out", "train --resume out", "release out"]
+    for line in lines:
+        assert call(line, run=tmp_path / "none", monkeypatch=monkeypatch) == 2
+        said = capsys.readouterr().err
+        assert "class counts = 'all below their noise'" in said
+        assert "This run is over: its release is spent" in said
+        assert "more records, fewer classes or a larger epsilon" in said
+    assert not (tmp_path / "out-release").exists()
+
+
+def test_force_spend_goes_on_with_a_warning(tmp_path: Path, monkeypatch, capsys) -> None:
+    np.savez(tmp_path / "a.npz", images=IMAGES[:14], labels=np.arange(14) % 3)
+    monkeypatch.chdir(tmp_path)
+    assert call(f"{TRAIN} a.npz --classes 3 --dry-run", run=tmp_path, monkeypatch=monkeypatch) == 0
+    assert re.search(r"^warning: records = 14: expected at least 15 for 3 classes", capsys.readouterr().err, re.M)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("epsilon", "factor"), [(10.0, "e^10 = 2.2e+04, except"), (5000.0, "e^5000, except")])
+def test_explain_states_no_figure_that_is_false(epsilon: float, factor: str) -> None:
+    plan: Plan = tiny_plan(tiny_images())
+    cost = dataclasses.replace(plan.cost, epsilon=epsilon)
+    text = explanation(plan, privacy_statement(plan, cost))
+    assert factor in text
+    assert ("Such a factor rules nothing out: this guarantee is not meaningful." in text) == (epsilon > 50)
+    assert "e+30" not in text
