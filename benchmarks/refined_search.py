@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
-from gswgan.critics.refined.critic import scales
+from gswgan.critics.refined.critic import public_gradients
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.data import ImageData
@@ -33,9 +33,11 @@ from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
 from gswgan.evaluation.references import cache_folder, data_checksum
+from gswgan.generators import denoised
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.denoiser import loss_of_draws
+from gswgan.generators.preconditioner import FLOOR, LARGEST
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
@@ -90,10 +92,11 @@ class Judge:
 
     @torch.no_grad()
     def draw(self, sampler: DenoisedSampler, count: int, **changes: Any) -> np.ndarray:
-        """Images with balanced labels; `changes` are of the sampler's attributes."""
-        before = {name: getattr(sampler, name) for name in changes}
+        """Images with balanced labels; `changes` are of the sampler's attributes, or of constants of its module."""
+        owners = {name: denoised if name.isupper() else sampler for name in changes}
+        before = {name: getattr(owner, name) for name, owner in owners.items()}
         for name, value in changes.items():
-            setattr(sampler, name, value)
+            setattr(owners[name], name, value)
         torch.manual_seed(0)
         labels, parts = torch.arange(count, device=DEVICE) % self.test.classes, []
         size = sampler.shape[0] ** 2 * sampler.shape[2] * sampler.evaluations
@@ -102,7 +105,7 @@ class Judge:
                 made = sampler(torch.randn(len(some), size, device=DEVICE), some)
                 parts.append((made * 255).round().to(torch.uint8).cpu())
         for name, value in before.items():
-            setattr(sampler, name, value)
+            setattr(owners[name], name, value)
         return torch.cat(parts).numpy()
 
     def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -207,27 +210,36 @@ class Search:
         self.begin(start)
         found = {}
         for way in ways:
-            gradients, scale, _ = self.gradients(way)
+            gradients, _ = self.gradients(way)
             halves, chunk = [], min(128, records // 2)
             for half in range(2):
                 total = torch.zeros(0, device=DEVICE)
                 for first in range(half * records // 2, (half + 1) * records // 2, chunk):
                     some = torch.arange(first, first + chunk, device=DEVICE)
                     rows = gradients.of_records(self.images[some], self.labels[some], some, torch.tensor(7).to(DEVICE))
-                    part_ = normalised(rows, scale)
+                    part_ = self.normalised(rows)
                     total = part_ if not len(total) else total + part_
                 halves.append(total / (records // 2))
             found[json.dumps(way)] = round(float((halves[0] @ halves[1]).clamp_min(0).sqrt()), 4)
         self.tell(name, {"signal": found})
 
-    def gradients(self, way: dict[str, Any]) -> tuple[Gradients, Tensor, int]:
-        """The gradients of records for a way of DP-SGD, what they are scaled by, and records in a chunk."""
+    def gradients(self, way: dict[str, Any]) -> tuple[Gradients, int]:
+        """The gradients of records for a way of DP-SGD, and records in a chunk; the preconditioner is made for it."""
         draws, levels = way.get("draws", 8), way.get("levels", [LEVEL_MEAN, LEVEL_STD])
         denoiser = self.generator.denoised.denoiser
         gradients = Gradients(denoiser, draws=draws, level_mean=levels[0], level_std=levels[1])
         chunk = CHUNK[DEVICE.type] // sum(value.numel() for value in denoiser.parameters())
         chunk = max(32, min(chunk, 352 * 8 // draws) // 32 * 32)
-        return gradients, scales(gradients, *self.generator.samples(2**14), power=way.get("scaling", 0.0)), chunk
+        public = public_gradients(gradients, *self.generator.samples(way.get("samples", 2**14)))
+        limits = {"largest": way.get("largest", LARGEST), "floor": way.get("floor", FLOOR)}
+        self.generator.preconditioner.fit(public, power=way.get("scaling", 0.0), **limits)
+        return gradients, chunk
+
+    def normalised(self, rows: Tensor) -> Tensor:
+        """The sum of preconditioned rows, each divided by its length, which is what a small clip norm does."""
+        rows = self.generator.preconditioner.forward(rows)
+        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
+        return ((1 / norms).to(rows.dtype) @ rows).float()
 
     def refine(
         self, name: str, *, start: str, noise: float, steps: int, batch: int, rate: float = 3e-4,
@@ -237,19 +249,18 @@ class Search:
         """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set."""
         way = way or {}
         self.begin(start)
-        gradients, scale, chunk = self.gradients(way)
+        gradients, chunk = self.gradients(way)
         q, began, losses = batch / (self.train.n * 6 / 5), time.perf_counter(), {}
         torch.manual_seed(1)
-        for values, first in zip((self.generator.scales, self.generator.velocity, self.generator.size), (scale, 0, 0)):
-            values[...] = first
+        self.generator.velocity.zero_(), self.generator.size.zero_()
         averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
         for step in range(steps):
             members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
-            total = torch.zeros_like(scale)
+            total = torch.zeros_like(self.generator.velocity)
             for some in members.split(chunk):
                 filled, seed = some.repeat(chunk // len(some) + 1)[:chunk], torch.tensor(step).to(DEVICE)
                 rows = gradients.of_records(self.images[filled], self.labels[filled], filled, seed)[: len(some)]
-                total += normalised(rows, scale)
+                total += self.normalised(rows)
             gradient = (total + noise * torch.randn_like(total)) / (q * self.train.n)
             now = torch.tensor(rate * min(1.0, (1 - step / steps) / (1 - constant))).to(DEVICE)
             keep = torch.tensor(step / (step + averaging)).to(DEVICE)
@@ -270,13 +281,6 @@ class Search:
         given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
         given |= {"averaging": averaging, "way": way, "losses_on_the_way": losses}
         self.tell(name, {"seconds": seconds, **given, **result})
-
-
-def normalised(rows: Tensor, scale: Tensor) -> Tensor:
-    """The sum of scaled rows, each divided by its length, which is what a small clip norm does."""
-    rows = rows * scale.to(rows.dtype)
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32)
-    return ((1 / norms).to(rows.dtype) @ rows).float()
 
 
 def main() -> None:

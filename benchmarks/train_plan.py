@@ -47,8 +47,9 @@ from gswgan.evaluation.references import cache_folder, data_checksum
 from gswgan.federated.statement import observers
 from gswgan.generators.sampling import grid_png
 from gswgan.methods import read_plan
-from gswgan.plan.context import RunContext, pick_device
+from gswgan.plan.context import RunContext
 from gswgan.plan.plan import Plan
+from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from record import record

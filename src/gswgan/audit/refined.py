@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from gswgan.audit.wiring import (
     restated,
     seed_of,
     sign_of_record,
-    watch,
 )
 from gswgan.audit.worst_case import FEATURES, SIGNAL_TO_NOISE, observe_start
 from gswgan.generators import GeneratorSettings
@@ -76,14 +76,24 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     with open_real_run(plan, data) as real:
         critic = real.critic
         planted = PlantedGradients(generator.denoised.denoiser)  # type: ignore[attr-defined]
-        seen = ReleaseStatistics(planted.direction.double().numpy(), plan.sums.event)
-        critic._gradients = planted
-        watch(critic.mechanism, seen, lambda found: found.sums[0])
+        answer, critic._gradients = critic.mechanism.answer, planted
+        sums: list[np.ndarray] = []
+
+        def watched(*args: Any, **options: Any) -> Any:
+            found = answer(*args, **options)
+            sums.append(found.sums[0])
+            return found
+
+        critic.mechanism.answer = watched
         critic.kernel.prepare = lambda *args, **options: None  # its release: `observe_start`
         critic.prepare(data)
         for step in range(steps):
             critic.learn(2 + step, generator)
         real.check_ledger([plan.sums.event] * steps)
+    turned = generator.preconditioner.forward(planted.direction[None])[0].double().numpy()  # type: ignore[attr-defined]
+    seen = ReleaseStatistics(turned / np.linalg.norm(turned), plan.sums.event)
+    for one in sums:
+        seen.add(one)
     return seen
 
 

@@ -14,8 +14,8 @@ from gswgan.generators.denoiser import PLAIN, Denoiser, Operations, scales
 EVALUATIONS = 15
 """Of the denoiser, for each image."""
 
-MAX_NOISE, MIN_NOISE, BEND = 20.0, 0.02, 7.0
-"""Of the noise levels passed through (Karras et al. 2022, equation 5)."""
+MAX_NOISE, MIN_NOISE, BEND = 12.0, 0.05, 7.0
+"""Of the noise levels passed through (Karras et al. 2022, equation 5). DP-SGD hardly trains the levels beyond them."""
 
 
 def latent_size(pixels: int) -> int:

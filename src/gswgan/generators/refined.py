@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.generator import Generator
+from gswgan.generators.preconditioner import Preconditioner
 
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
@@ -40,7 +41,8 @@ class RefinedGenerator(Generator):
         self.denoised_average = copy.deepcopy(self.denoised).requires_grad_(False)
         self._denoiser_rate = torch.zeros((), device=self.device)
         count = sum(value.numel() for value in self.denoised.parameters())
-        self.scales = torch.ones(count, device=self.device)  # of the gradients of records, see critics/refined
+        shapes = [(len(value), value[0].numel()) for value in self.denoised.parameters()]
+        self.preconditioner = Preconditioner(shapes, self.device)  # of the gradients of records
         self.velocity, self.size = torch.zeros(count, device=self.device), torch.zeros((), device=self.device)
         self.begin()
 
@@ -61,12 +63,12 @@ class RefinedGenerator(Generator):
 
     @torch.no_grad()
     def descend_scaled(self, gradient: Tensor, rate: Tensor, keep: Tensor, *, step: int) -> None:
-        """Step number `step` with a noisy gradient of weights / scales, [P]: momentum, over the size of the gradients.
+        """Step number `step` with a noisy gradient in the preconditioner's coordinates, [P]: momentum, over their size.
 
         Noise has one size in all directions, so dividing by the size in each of them (as Adam does) would only take the
         large parts of the signal away.
         """
-        gradient = gradient * self.scales
+        gradient = self.preconditioner.back(gradient)
         self.velocity.mul_(MOMENTUM).add_(gradient, alpha=1 - MOMENTUM)
         self.size.mul_(SIZE_KEPT).add_(gradient.square().mean(), alpha=1 - SIZE_KEPT)
         size = (self.size / (1 - SIZE_KEPT ** (step + 1))).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
@@ -108,7 +110,7 @@ class RefinedGenerator(Generator):
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
-        mine = {"scales": self.scales, "velocity": self.velocity, "size": self.size}
+        mine = {"velocity": self.velocity, "size": self.size} | self.preconditioner.state()
         for name, module in (("network", self.denoised), ("averaged", self.denoised_average)):
             mine |= {f"{name}|{key}": value for key, value in module.state_dict().items()}
         for index, slots in self.denoiser_adam.state_dict()["state"].items():
@@ -119,8 +121,9 @@ class RefinedGenerator(Generator):
         """The inverse of `state`."""
         super().load_state({name: value for name, value in tensors.items() if not name.startswith(_MINE)})
         mine = {name[len(_MINE) :]: value for name, value in tensors.items() if name.startswith(_MINE)}
-        for name in ("scales", "velocity", "size"):
+        for name in ("velocity", "size"):
             getattr(self, name).copy_(mine[name])
+        self.preconditioner.load_state(mine)
         for name, module in (("network|", self.denoised), ("averaged|", self.denoised_average)):
             module.load_state_dict({key[len(name) :]: value for key, value in mine.items() if key.startswith(name)})
         state: dict[int, dict[str, Tensor]] = {}

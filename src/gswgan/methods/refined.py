@@ -36,7 +36,7 @@ LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 """Of ln(noise level) in DP-SGD: mostly the middle levels, since samples of the kernel's generator teach the others."""
 
 SCALING = 0.5
-"""The power of the second moments of public gradients that those of records are scaled by."""
+"""The power of the second moments of public gradients that scales those of records (generators/preconditioner.py)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,11 +124,11 @@ def sizes(facts: Facts, device: str) -> Sizes:
     if device.startswith("cuda"):
         return Sizes(
             batch=batch, releases=450, draws=8, width=32, samples=2**18, pretraining=6000, pretraining_batch=512,
-            learning_rate=4e-4, averaging=10.0,
+            learning_rate=1.2e-3, averaging=20.0,
         )  # fmt: skip
     return Sizes(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
-        learning_rate=5e-4, averaging=10.0,
+        learning_rate=1.2e-3, averaging=20.0,
     )  # fmt: skip
 
 

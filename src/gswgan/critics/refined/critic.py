@@ -40,8 +40,8 @@ CONSTANT = 0.6
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
-SAMPLES, SAMPLES_PER_GRADIENT, FLOOR = 2**14, 256, 0.1
-"""Samples for the scales at the most, in batches; the part of a matrix's mean that is added to each second moment."""
+SAMPLES, SAMPLES_PER_GRADIENT = 2**14, 256
+"""Samples at the most whose gradients the preconditioner comes from, and how many of them a gradient has."""
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms."""
@@ -60,7 +60,7 @@ class RefinedSettings(KernelStart):
     draws: Annotated[int, Range(1, 256)]  # of noise for each record, averaged before the clip
     level_mean: Annotated[float, Range(-10, 10)]  # of ln(noise level) for records; for samples see `draws.py`
     level_std: Annotated[float, Range(1e-3, 10)]
-    scaling: Annotated[float, Range(0, 2)]  # of gradients, by their second moments on samples: see `scales`
+    scaling: Annotated[float, Range(0, 2)]  # of gradients, by second moments: generators/preconditioner.py
     averaging: Annotated[float, Range(1, 2**20)]  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
 
 
@@ -154,7 +154,7 @@ class Refined(Critic):
     def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:
             samples = generator.samples(min(SAMPLES, self.settings.samples))
-            generator.scales.copy_(scales(gradients, *samples, power=self.settings.scaling))
+            generator.preconditioner.fit(public_gradients(gradients, *samples), power=self.settings.scaling)
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
             self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
@@ -163,7 +163,7 @@ class Refined(Critic):
         def rows(members: np.ndarray) -> Tensor:
             some = torch.from_numpy(members).to(self.device)
             found = gradients.of_records(self._images[some], self._labels[some], some, seed)
-            return found * generator.scales.to(found.dtype)
+            return generator.preconditioner.forward(found)
 
         gradient = self._descent.answer(f"step {step}", rows)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
@@ -198,17 +198,12 @@ class Refined(Critic):
         self.kernel.load_state(tensors)
 
 
-def scales(gradients: Gradients, images: Tensor, labels: Tensor, *, power: float) -> Tensor:
-    """[P]: what each weight's gradient is multiplied by before the clip, and its update once more.
-
-    (second moment of the gradient of a batch of samples)^(-power / 2), from samples alone: post-processing, free. With
-    power 0 all are 1. Weights whose gradients are small have a smaller part of the noise then, in loss.
-    """
-    total = torch.zeros(0)
-    for number, some in enumerate(torch.arange(len(images), device=images.device).split(SAMPLES_PER_GRADIENT)):
-        seed = torch.tensor(number).to(images.device)
-        square = gradients.of_samples(images[some].float(), labels[some], seed).square()
-        total = square if number == 0 else total + square
-    sizes = [value.numel() for value in gradients.denoiser.parameters()]
-    found = torch.cat([(own + FLOOR * own.mean()) ** (-power / 2) for own in total.split(sizes)])
-    return found / found.square().mean().sqrt()
+def public_gradients(gradients: Gradients, images: Tensor, labels: Tensor) -> Tensor:
+    """[n, P]: gradients of batches of samples, which the preconditioner comes from: post-processing, free."""
+    batches = torch.arange(len(images), device=images.device).split(SAMPLES_PER_GRADIENT)
+    return torch.stack(
+        [
+            gradients.of_samples(images[some].float(), labels[some], torch.tensor(number).to(images.device))
+            for number, some in enumerate(batches)
+        ]
+    )
