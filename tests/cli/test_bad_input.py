@@ -58,7 +58,8 @@ GOLDEN = {
         "plan.digest = 'HEX...': expected HEX..., as its content has. It was damaged or edited. Copy it "
         'again, or make a new one with `gswgan train --save-plan PLAN`.',
     "samples of no run":
-        "run = 'nowhere': expected a run folder or its release folder. `gswgan train --out RUN` makes one.",
+        "run = 'nowhere': expected a run folder or its release folder; no such file or folder. "
+        "`gswgan train --out RUN` makes one.",
     "samples into a file that exists": "out = 's.npz': expected a path that does not exist yet. Choose another one.",
 }  # fmt: skip
 """A few whole messages; of all others the field is checked, and that they have their four parts."""

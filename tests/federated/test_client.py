@@ -121,7 +121,8 @@ def test_a_client_that_died_in_the_first_line_of_a_ledger_answers(tmp_path: Path
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch):
-    client = client_of_mode(tmp_path, mode)
+    plan = plan_of_mode(mode)
+    client = client_of_mode(tmp_path, mode, plan)
 
     def full(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
@@ -129,7 +130,7 @@ def test_what_is_sent_is_on_the_disk_first(tmp_path: Path, mode: str, monkeypatc
     monkeypatch.setattr(module, "write_durably", full)
     monkeypatch.setattr(module.Checkpoint, "save", full)
     with pytest.raises(KeyError):
-        reply_of(client, mode)
+        reply_of(client, mode, plan)
     assert "disk full" in str(read_log(client.home)[-1]["why"])
     assert lines(client.home) == 1 + int("second" in mode)  # recorded, never sent
 

@@ -199,7 +199,7 @@ def test_the_command_line_takes_a_budget(tmp_path: Path, budget: Budget):
         with pytest.raises(PrivacyError, match="at most the budget"):
             call(*simulate, "--preset", preset, "--epsilon", 12, "--out", tmp_path / "no")
     with pytest.raises(PlanError, match="each client has its own"):
-        call(*simulate, "--trust", "untrusted-server", "--out", tmp_path / "no")
+        call(*simulate, "--force-spend", "--trust", "untrusted-server", "--out", tmp_path / "no")
     with pytest.raises(RunError, match="a budget file"):
         call("simulate", "--clients", 20, "--budget", tmp_path / "nothing", "--out", tmp_path / "no")
     with pytest.raises(PlanError, match="--resume"):

@@ -121,9 +121,10 @@ def test_the_settings_of_an_untrusted_server_follow_the_noise_of_all_clients():
 @pytest.mark.parametrize("name", ["mnist-writers-eps10", "mnist-writers-eps3", "femnist-writers-eps10"])
 def test_what_was_measured_is_the_recipe_of_today(name: str):
     measured = json.loads((RESULTS / f"federated-{name}-h200.json").read_text())
-    assert (measured["plan"]["format_version"], measured["plan"]["preset"]) == (4, "default")  # before its new name
+    assert (measured["plan"]["format_version"], measured["plan"]["preset"]) == (4, "default")  # before their new names
     fields = {key: value for key, value in measured["plan"].items() if key not in ("format_version", "digest")}
-    plan = plan_from_table({**fields, "preset": "kernel"})
+    privacy = {("critics" if key == "shards" else key): value for key, value in fields["privacy"].items()}
+    plan = plan_from_table({**fields, "preset": "kernel", "privacy": privacy})
     today = make_federated_plan(plan.facts, epsilon=int(name.rpartition("eps")[2]), delta=1e-4, device="cuda")
     assert plan.guarantee.epsilon == pytest.approx(today.guarantee.epsilon, rel=1e-9)
     assert dataclasses.replace(plan, guarantee=today.guarantee) == today

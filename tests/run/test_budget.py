@@ -159,7 +159,7 @@ def test_the_command_line_makes_keeps_and_shows_a_budget(tmp_path: Path) -> None
     file, train = tmp_path / "budget", ("train", "--data", tmp_path / "data.npz", "--classes", 3, "--device", "cpu")
     assert "epsilon 10 at delta 1e-05" in call("budget", file, "--epsilon", 10, "--delta", 1e-5)
     small = (*train, "--steps", 20, "--epsilon", 6, "--budget", file)
-    assert "budget:      epsilon 6 of 10" in call(*small, "--dry-run")
+    assert "budget:    epsilon 6 of 10" in call(*small, "--dry-run")
     assert "used:      nothing" in call("budget", file)
     call(*small, "--out", tmp_path / "run")
     text = call("budget", file)

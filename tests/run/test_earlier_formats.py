@@ -55,7 +55,7 @@ def files(root: Path) -> dict[Path, bytes]:
 def test_an_earlier_run_is_refused_in_words_and_left_as_it_is(tmp_path: Path, use: str, finished: bool) -> None:
     folder = earlier_run(tmp_path / "run", finished=finished)
     before = files(tmp_path)
-    with pytest.raises(PlanError, match=r"format_version = 4: expected 5.*earlier version of gswgan.*that version"):
+    with pytest.raises(PlanError, match=r"format_version = 4: expected 6.*earlier version of gswgan.*that version"):
         USES[use](folder)
     assert {path: content for path, content in files(tmp_path).items() if path.name != "lock"} == {
         path: content for path, content in before.items() if path.name != "lock"
@@ -71,7 +71,7 @@ def test_the_command_line_says_so_in_one_message(tmp_path: Path) -> None:
 
 
 def test_a_version_that_never_was_is_no_earlier_one() -> None:
-    for version in (6, 0, -1, None, "4"):
+    for version in (7, 0, -1, None, "4"):
         with pytest.raises(PlanError, match=r"format_version.*--save-plan") as said:
             read_plan({"format_version": version})
         assert "earlier" not in str(said.value)
