@@ -49,8 +49,7 @@ GOLDEN = {
         "HERE/a.npz = 'a header for shape (1000000000000, 8, 8)': expected what the file has room for: "
         '64000000000000 bytes are claimed, at most 0 can be there. Copy the file again.',
     "a link that leaves the folder":
-        "HERE/pictures/b.png = 'a symbolic link': expected files inside HERE/pictures. Copy the file into the"
-        ' folder.',
+        "HERE/pictures/b.png = 'a symbolic link': expected files inside HERE/pictures. Copy the file into the folder.",
     "epsilon nan":
         'epsilon = nan: expected a number above 0, at most 10000. Pass --epsilon 10, for example; less is '
         'more private.',
