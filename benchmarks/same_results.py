@@ -1,7 +1,7 @@
 """The same small runs on two versions of the code: the same events, noise, epsilon and weights?
 
-    python benchmarks/same_results.py --work /tmp/before --keep kept --out before.json
-    python benchmarks/same_results.py --work /tmp/after --keep kept --against before.json
+    python benchmarks/same_results.py --work work-before --keep kept --out before.json
+    python benchmarks/same_results.py --work work-after --keep kept --against before.json
 
 Every command runs as `python -m gswgan` with the PYTHONPATH of the caller. Coins and noise come from one fixed secret
 (a `sitecustomize.py` in the work folder replaces the key of every run, in all processes), so that weights can be

@@ -112,7 +112,8 @@ def test_a_callback_is_told_what_is_public(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO, logger="gswgan"):
         model(callback=told.append).fit(IMAGES, LABELS, classes=3)
     assert [one.step for one in told] == list(range(1, STEPS + 1))
-    assert told[-1] == StepDone(step=STEPS, steps=STEPS, epsilon=pytest.approx(10, rel=1e-3), delta=1e-5)
+    stated = {"delta": 1e-5, "neighbours": "replace-one", "observer": "public"}
+    assert told[-1] == StepDone(step=STEPS, steps=STEPS, epsilon=pytest.approx(10, rel=1e-3), **stated)
     lines = [line for line in caplog.messages if line.startswith("step ")]
     assert len(lines) == progress.LOG_LINES
     assert lines[-1] == f"step {STEPS}/{STEPS}, epsilon 10 at delta 1e-05"

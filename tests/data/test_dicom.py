@@ -16,14 +16,16 @@ pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed (the e
 STORED = np.arange(64, dtype=np.uint16).reshape(8, 8) * 65
 
 
-def write_dicom(path: Path, pixels: np.ndarray, *, kind: str = "MONOCHROME2", **fields: object) -> Path:
+def write_dicom(
+    path: Path, pixels: np.ndarray, *, kind: str = "MONOCHROME2", syntax: str = "", **fields: object
+) -> Path:
     """A file of the kind "CT image" with a window of its own, which must not matter."""
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
     path.parent.mkdir(parents=True, exist_ok=True)
     image = pydicom.Dataset()
     image.file_meta = pydicom.dataset.FileMetaDataset()
-    image.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    image.file_meta.TransferSyntaxUID = syntax or ExplicitVRLittleEndian
     image.SOPClassUID, image.SOPInstanceUID, image.PatientID = CTImageStorage, generate_uid(), "p1"
     image.file_meta.MediaStorageSOPClassUID, image.file_meta.MediaStorageSOPInstanceUID = (
         CTImageStorage,
@@ -85,6 +87,13 @@ def test_colour_and_what_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"a\.dcm"):
             read_image(path)
+
+
+def test_a_file_that_is_compressed_as_a_whole_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm", np.zeros((512, 512), np.uint16), syntax="1.2.840.10008.1.2.1.99")
+    assert path.stat().st_size < 4096  # of half a megabyte
+    with pytest.raises(DataError, match="a compression that cannot be read here"):
+        read_image(path, reading=Reading(pixel_range=(0, 4095)))
 
 
 def test_without_pydicom_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ class StepDone:
     epsilon: float | None
     """What has been spent so far, at `delta`; None where there is no guarantee."""
     delta: float | None
+    neighbours: str | None
+    observer: str | None
 
 
 Callback = Callable[[StepDone], object]
@@ -53,7 +55,8 @@ class Watch:
 @contextmanager
 def watch(plan: Plan, *, verbose: bool, callback: Callback | None) -> Iterator[Watch]:
     """Follow a run of the plan: with `verbose` by a bar where one can be shown, else by log lines."""
-    steps, delta = plan.training.steps, None if plan.guarantee is None else plan.guarantee.delta
+    steps, promised = plan.training.steps, plan.guarantee
+    stated = {name: getattr(promised, name, None) for name in ("delta", "neighbours", "observer")}
     with ExitStack() as shown:
         bar = open_bar(plan, verbose)
         move = _log_steps(plan) if bar is None else shown.enter_context(bar)
@@ -61,7 +64,7 @@ def watch(plan: Plan, *, verbose: bool, callback: Callback | None) -> Iterator[W
         def step(done: int) -> None:
             move(done)
             if callback is not None:
-                callback(StepDone(step=done, steps=steps, epsilon=plan.epsilon_after(done), delta=delta))
+                callback(StepDone(step=done, steps=steps, epsilon=plan.epsilon_after(done), **stated))
 
         yield Watch(step=step, reading=partial(move, what="record"), note=logger.info)
 

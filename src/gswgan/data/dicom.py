@@ -15,17 +15,22 @@ from gswgan.errors import DataError
 
 DICOM_SUFFIXES = (".dcm", ".dicom")
 _GREY = ("MONOCHROME1", "MONOCHROME2")
+_DEFLATED = "1.2.840.10008.1.2.1.99"
+"""A transfer syntax in which the whole file is compressed: pydicom would inflate it before its size is known."""
 
 
 def read_dicom(path: Path, reading: Reading, *, max_pixels: int) -> np.ndarray:
     """A DICOM file of one frame as uint8 [h, w], or [h, w, 3] where it holds 8-bit RGB."""
     try:
         import pydicom
+        from pydicom.filereader import read_file_meta_info
         from pydicom.pixels import apply_modality_lut
     except ImportError as error:
         raise DataError(
             str(path), "DICOM, and pydicom is not installed", "the extra `dicom`", "pip install 'gswgan[dicom]'"
         ) from error
+    if str(read_file_meta_info(path).get("TransferSyntaxUID", "")) == _DEFLATED:
+        raise _compressed(path)
     stored = pydicom.dcmread(path)
     rows, columns, kind = int(stored.Rows), int(stored.Columns), str(stored.PhotometricInterpretation)
     if rows * columns > max_pixels:
@@ -52,7 +57,11 @@ def _pixels(path: Path, stored: object) -> np.ndarray:
     try:
         return np.asarray(stored.pixel_array)  # type: ignore[attr-defined]
     except (RuntimeError, NotImplementedError) as error:  # no decoder for this compression
-        raise DataError(
-            str(path), "a compression that cannot be read here", "an uncompressed DICOM image",
-            "Export it uncompressed (explicit VR little endian), or install pydicom's decoders.",
-        ) from error  # fmt: skip
+        raise _compressed(path) from error
+
+
+def _compressed(path: Path) -> DataError:
+    return DataError(
+        str(path), "a compression that cannot be read here", "an uncompressed DICOM image",
+        "Export it uncompressed (explicit VR little endian), or install pydicom's decoders.",
+    )  # fmt: skip
