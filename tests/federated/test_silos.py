@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 from pathlib import Path
@@ -14,74 +13,27 @@ import pytest
 import torch
 from rounds import answer_all, why_refused
 from scipy.stats import norm
+from silo_rounds import CPU, clients_of, digits, parts_of, plan_for, small
 
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.embedding import Embedding
-from gswgan.data import ImageData, load_data, make_image_data
+from gswgan.data import ImageData
 from gswgan.errors import FederationError, PlanError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap
 from gswgan.federated.messages import read_answer, unpack
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.silo_statement import noise_of_sum
-from gswgan.federated.silos import held, of_unit, silo_facts, site_parts, site_sum
+from gswgan.federated.silos import of_unit, site_sum
 from gswgan.federated.trust import make_federated_plan, trust_of, weight_of_counts
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts
-from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, run
-
-CPU = torch.device("cpu")
-SITES = 3
-
-
-@functools.cache
-def digits(protect: str) -> ImageData:
-    """Digits; by person three records each, so that persons differ."""
-    data = load_data("digits")
-    if protect == "record":
-        return data
-    return make_image_data(
-        data.images[:, 0], data.labels, classes=10, persons=[f"p{index // 3:04}" for index in range(data.n)]
-    )
-
-
-def parts_of(protect: str) -> dict[str, ImageData]:
-    return dict(site_parts(digits(protect), protect, number=SITES, concentration=2.0, seed=3))  # type: ignore[arg-type]
-
-
-def plan_for(parts: dict[str, ImageData], protect: str, *, min_sites: int | None = None, **options: Any) -> Plan:
-    """By the real planner, made small where no guarantee depends on it."""
-    some = next(iter(parts.values()))
-    sites = [held(name, part, protect) for name, part in sorted(parts.items())]  # type: ignore[arg-type]
-    facts = silo_facts(
-        sites, min_sites=min_sites, data="digits", class_names=tuple("0123456789"), image_size=some.image_size,
-        channels=1,
-    )  # fmt: skip
-    return small(make_federated_plan(facts, steps=6, **options))
-
-
-def small(plan: Plan) -> Plan:
-    return dataclasses.replace(
-        plan,
-        critic=dataclasses.replace(plan.critic, features=64),
-        generator=dataclasses.replace(plan.generator, architecture="mlp", width=16),
-        training=dataclasses.replace(plan.training, batch_size=20, memory=0.9),
-    )
-
-
-def clients_of(state: Path, parts: dict[str, ImageData], plan: Plan, protect: str, **options: Any) -> dict[str, Client]:
-    cost = plan.cost
-    options.setdefault("cap", Cap(epsilon=cost.epsilon, delta=cost.delta, neighbours="replace-one"))
-    return {
-        name: Client(name, part, state, trust=trust_of(plan), protect=protect, insecure=True, **options)  # type: ignore[arg-type]
-        for name, part in parts.items()
-    }
 
 
 @pytest.mark.parametrize("protect", ["record", "person"])

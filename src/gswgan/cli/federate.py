@@ -113,7 +113,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     given = dict(locals())
-    from gswgan.cli.federated_run import hold_and_train, start_simulation
+    from gswgan.cli.federated_run import hold_and_train, spread_of, start_simulation
     from gswgan.data.sources import NAMES
     from gswgan.run.folder import RunFolder
 
@@ -122,14 +122,9 @@ def simulate(
             raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
         hold_and_train(RunFolder(resume), device, json=json)
         return
-    spread: dict[str, object] | None = None
-    if clients is not None:
-        spread = {"number": clients, "concentration": concentration, "seed": seed}
-    if protect != "client":
-        spread = {"protect": protect, **(spread or {})}
     where = {name: _absolute(given[name]) for name in _SOURCE} | reading_of(given)
     where["spec"] = data if data in NAMES else str(Path(data).absolute())
-    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device, json=json)
+    start_simulation(where, spread_of(given), {name: given[name] for name in _PLANNED}, out, device, json=json)
 
 
 @app.command()

@@ -48,6 +48,13 @@ def show(plan: Plan) -> None:
     console.print(advice(plan))
 
 
+def spread_of(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Over which invented clients or sites a simulation spreads its data; None where it has its own persons."""
+    number, protect = given["clients"], given["protect"]
+    spread = {} if number is None else {"number": number, **{key: given[key] for key in ("concentration", "seed")}}
+    return spread | ({"protect": protect} if protect != "client" else {}) or None
+
+
 def start_simulation(
     where: dict[str, Any],
     spread: dict[str, Any] | None,
