@@ -91,7 +91,7 @@ def train(
         rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
         help="Print the plan, what more or less data would buy, and which critic to use, and how "
-        "long the run would take on this machine (preset kernel). Nothing is released.",
+        "long the run would take on this machine (an estimate for preset kernel alone). Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,
