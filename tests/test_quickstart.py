@@ -45,6 +45,7 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path) -> None:
     notebook = nbformat.read(tmp_path / "executed.ipynb", as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(text(output) for output in cell.outputs) for cell in cells]
+    assert texts[0] == "1,437 images of 8x8 pixels; classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n"
     assert "guarantee: epsilon 10 at delta 1e-05 (one record replaced" in texts[1]
     assert texts[2].startswith("guarantee: epsilon 10 at delta 1e-05 (one record replaced; observer: public)")
     assert re.search(r"<progress .*step 60/60, .*10 of 10 spent", texts[2])  # the bar has come to its end
