@@ -3,9 +3,12 @@
     gswgan train --data mnist --device cuda --save-plan mnist-eps10.json
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
-Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of 60,000 synthetic images against the training
-set, the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST
-and Fashion-MNIST are public, so the figures may be published; on private data they may not.
+Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of as many synthetic images as there are training
+images, against these; the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only
+cnn` both. MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
+
+`--data FOLDER` is where the data of the plans lies if it is none of the sets known by name: files of a training and of a
+test split (train*.parquet and test*.parquet, or train.npz and test.npz), read as `gswgan train --data FOLDER` does.
 
 A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
 computed in one batch, which is the same mathematics without the network, and the result says so and has what each
@@ -62,7 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--images", type=int, default=60_000, help="synthetic images to measure")
+    parser.add_argument("--data", type=Path, help="folder of the data; without it, the set that the plan names")
+    parser.add_argument("--images", type=int, help="synthetic images to measure; without it, as many as there are real")
     parser.add_argument("--only", choices=["time", "cnn", "fid", "all"], default="all", help="what to measure")
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest: for choosing")
     parser.add_argument("--inception-weights", type=Path)
@@ -123,7 +127,8 @@ class Scorer:
 
     def __init__(self, name: str, classes: int, device: torch.device, options: argparse.Namespace) -> None:
         self.device, self.options = device, options
-        whole, self.test = (gswgan.load_data(name, split=split, classes=classes) for split in ("train", "test"))
+        place = name if options.data is None else options.data
+        whole, self.test = (gswgan.load_data(place, split=split, classes=classes) for split in ("train", "test"))
         self.train = whole
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
@@ -180,7 +185,7 @@ class Scorer:
                 print(line, flush=True)
                 return result, None
             with faster() if self.options.tf32 else nullcontext():
-                images, labels = model.sample(self.options.images, seed=0)
+                images, labels = model.sample(self.options.images or self.train.n, seed=0)
         stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
         if self.options.out is not None:
             self.options.out.mkdir(parents=True, exist_ok=True)
