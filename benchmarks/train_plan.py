@@ -3,9 +3,10 @@
     gswgan train --data mnist --device cuda --save-plan mnist-eps10.json
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
-Each plan NAME.json leaves OUT/NAME+TAG.json and a picture. FID is that of as many synthetic images as there are training
-images, against these; the Inception Score is by a judge trained on the training set; `--only fid` leaves it out, `--only
-cnn` both. MNIST and Fashion-MNIST are public, so the figures may be published; on private data they may not.
+Each plan NAME.json leaves a picture and OUT/NAME+TAG.json, written when the rest is measured and again with the FID.
+FID is that of as many synthetic images as there are training images, against these; the Inception Score is by a judge
+trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST and Fashion-MNIST are public, so the
+figures may be published; on private data they may not.
 
 `--data FOLDER` is where the data of the plans lies if it is none of the sets known by name: files of a training and of a
 test split (train*.parquet and test*.parquet, or train.npz and test.npz), read as `gswgan train --data FOLDER` does.
@@ -26,7 +27,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -83,16 +84,19 @@ def main() -> None:
         inception_module._full_precision = faster
     scorers: dict[str, Scorer] = {}
     with ThreadPoolExecutor(1) as pool:
-        waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]] = []
+        waiting: list[Future[None]] = []
         for path in options.plans:
             plan = read_plan(path)
             name, classes = plan.facts.data, plan.facts.classes
             if name not in scorers:
                 scorers[name] = Scorer(name, classes, device, options)
-            result, fid = scorers[name].measure(plan, path, pool)
+            result, distance = scorers[name].measure(plan, path)
             out = None if options.out is None else options.out / f"{path.stem}{options.tag}.json"
-            waiting = settle([*waiting, (out, result, fid)], wait=False)
-        settle(waiting, wait=True)
+            record(out, result)
+            if distance is not None:
+                waiting.append(pool.submit(finish, out, result, distance))
+    for finished in waiting:
+        finished.result()  # raises what went wrong with a FID
 
 
 @contextmanager
@@ -106,20 +110,11 @@ def faster() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def settle(
-    waiting: list[tuple[Path | None, dict[str, Any], Future[float] | None]], *, wait: bool
-) -> list[tuple[Path | None, dict[str, Any], Future[float] | None]]:
-    """Write the results whose FID is there (its linear algebra runs beside the next training)."""
-    left = []
-    for out, result, fid in waiting:
-        if fid is not None and not fid.done() and not wait:
-            left.append((out, result, fid))
-            continue
-        if fid is not None:
-            result["fid"] = fid.result()
-            print(f"{result['name']}: FID {result['fid']:.2f}", flush=True)
-        record(out, result)
-    return left
+def finish(out: Path | None, result: dict[str, Any], distance: Callable[[], float]) -> None:
+    """Add the FID to a result that is written already (its linear algebra runs beside the next training)."""
+    result["fid"] = distance()
+    record(out, result)
+    print(f"{result['name']}: FID {result['fid']:.2f}", flush=True)
 
 
 class Scorer:
@@ -139,7 +134,8 @@ class Scorer:
             self.real = reference_moments(whole.images, self.inception, folder)
             self.judge = cached_reference_classifier(whole, folder, device=device) if options.only == "all" else None
 
-    def measure(self, plan: Plan, path: Path, pool: ThreadPoolExecutor) -> tuple[dict[str, Any], Future[float] | None]:
+    def measure(self, plan: Plan, path: Path) -> tuple[dict[str, Any], Callable[[], float] | None]:
+        """Everything but the FID, and what computes the FID."""
         name, facts = path.stem, dataclasses.replace(plan.facts, records=self.train.n)
         plan = dataclasses.replace(plan, facts=facts)
         times, told = [time.perf_counter()], time.perf_counter()
@@ -207,7 +203,7 @@ class Scorer:
         made = image_moments(stacked, self.inception)
         result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
         print(line, flush=True)
-        return result, pool.submit(frechet_distance, self.real, made)
+        return result, functools.partial(frechet_distance, self.real, made)
 
 
 def here(plan: Plan, context: RunContext) -> Critic:
