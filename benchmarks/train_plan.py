@@ -8,7 +8,7 @@ FID is that of as many synthetic images as there are training images, against th
 trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST and Fashion-MNIST are public, so the
 figures may be published; on private data they may not.
 
-`--data FOLDER` is where the data of the plans lies if it is none of the sets known by name: files of a training and of a
+`--data FOLDER` is where the data of the plans lies if it is none of the sets known by name: files of a training and a
 test split (train*.parquet and test*.parquet, or train.npz and test.npz), read as `gswgan train --data FOLDER` does.
 
 A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
