@@ -12,7 +12,6 @@ import pytest
 
 from conftest import tiny_images
 from gswgan.data import ImageData, load_data
-from gswgan.errors import RunError
 from gswgan.evaluation import metrics
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
@@ -188,21 +187,6 @@ def test_each_seed_is_a_set_of_its_own_drawn_once(counted: Callable[..., Counter
     evaluate(draw, here, Results(None, {}))
     assert drawn == [5, 3]
     assert [(size, seed) for _, size, seed in counter.calls[2:]] == [(105, 5), (105, 5), (103, 3), (103, 3)]
-
-
-def test_results_of_another_basis_are_moved_aside_and_back(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.json"
-    for size, value in ((100, 0.1), (200, 0.2)):
-        results = Results(path, {"train_size": size})
-        assert results.values == {}
-        results.ask(["fid"], [1])
-        results.put({"fid": value}, 1)
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    assert Results(path, {"train_size": 100}).summary()["fid"]["mean"] == 0.1
-    assert Results(path, {"train_size": 200}).summary()["fid"]["mean"] == 0.2
-    path.write_text("{}")
-    with pytest.raises(RunError, match="Move it away"):
-        Results(path, {})
 
 
 def test_references_are_computed_once_and_kept_as_private_as_the_data(
