@@ -52,8 +52,10 @@ def too_few(plan: Plan) -> PlanError | None:
     )  # fmt: skip
 
 
-def check_enough(plan: Plan, *, forced: bool) -> None:
-    """Refuse such a run, unless it was asked for."""
+def check_enough(plan: Plan, *, forced: bool | None) -> None:
+    """Refuse such a run, unless it was asked for. None: the command has no such option."""
     wrong = too_few(plan)
+    if wrong is not None and forced is None:
+        raise PlanError(wrong.name, wrong.value, wrong.expected, wrong.todo.partition(" If it is meant")[0])
     if wrong is not None and not forced:
         raise wrong
