@@ -4,9 +4,12 @@
     python benchmarks/train_plan.py mnist-eps10.json --device cuda --out benchmarks/results
 
 Each plan NAME.json leaves a picture and OUT/NAME+TAG.json, written when the rest is measured and again with the FID.
-FID is that of 60,000 synthetic images against the training set, the Inception Score is by a judge trained on the
-training set; `--only fid` leaves it out, `--only cnn` both. MNIST and Fashion-MNIST are public, so the figures may be
-published; on private data they may not.
+FID is that of as many synthetic images as there are training images, against these; the Inception Score is by a judge
+trained on the training set; `--only fid` leaves it out, `--only cnn` both. MNIST and Fashion-MNIST are public, so the
+figures may be published; on private data they may not.
+
+`--data FOLDER` is where the data of the plans lies if it is none of the sets known by name: files of a training and a
+test split (train*.parquet and test*.parquet, or train.npz and test.npz), read as `gswgan train --data FOLDER` does.
 
 A federated plan (`make_federated_plan`, `federated_plans.py`) runs here as well: all clients' vectors, or critics, are
 computed in one batch, which is the same mathematics without the network, and the result says so and has what each
@@ -39,7 +42,7 @@ from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.classifiers import cnn_accuracy
+from gswgan.evaluation.classifiers import accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
@@ -63,12 +66,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--images", type=int, default=60_000, help="synthetic images to measure")
+    parser.add_argument("--data", type=Path, help="folder of the data; without it, the set that the plan names")
+    parser.add_argument("--images", type=int, help="synthetic images to measure; without it, as many as there are real")
     parser.add_argument("--only", choices=["time", "cnn", "fid", "all"], default="all", help="what to measure")
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest: for choosing")
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument(
         "--tf32", action="store_true", help="faster images and features for the FID (see the result's fid_tf32)"
+    )
+    parser.add_argument(
+        "--resnet", action="store_true", help="also a ResNet-18, and what both classifiers reach with real images"
     )
     parser.add_argument("--tag", default="", help="ending of the results' names")
     parser.add_argument("--runs", type=Path, help="keep run folders here")
@@ -118,16 +125,28 @@ class Scorer:
 
     def __init__(self, name: str, classes: int, device: torch.device, options: argparse.Namespace) -> None:
         self.device, self.options = device, options
-        whole, self.test = (gswgan.load_data(name, split=split, classes=classes) for split in ("train", "test"))
+        place = name if options.data is None else options.data
+        whole, self.test = (gswgan.load_data(place, split=split, classes=classes) for split in ("train", "test"))
         self.train = whole
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
+        self.on_real: dict[str, float] = {}
+        if options.resnet and options.only != "time":
+            self.on_real = {f"{name}_on_real": self.classified(name, self.train) for name in ("cnn", "resnet")}
+            print(name, json.dumps(self.on_real), flush=True)
         self.inception: Inception | None = None
         if options.only in ("fid", "all"):
             folder = cache_folder(whole.name, data_checksum(whole), None)
             self.inception = load_inception(options.inception_weights, device)
             self.real = reference_moments(whole.images, self.inception, folder)
             self.judge = cached_reference_classifier(whole, folder, device=device) if options.only == "all" else None
+
+    def classified(self, name: str, data: ImageData) -> float:
+        """Accuracy on the test set of the named classifier, trained on these images."""
+        return accuracy(
+            name, data.images, np.asarray(data.labels), self.test.images, np.asarray(self.test.labels),
+            classes=self.test.classes, device=self.device,
+        )  # fmt: skip
 
     def measure(self, plan: Plan, path: Path) -> tuple[dict[str, Any], Callable[[], float] | None]:
         """Everything but the FID, and what computes the FID."""
@@ -176,7 +195,7 @@ class Scorer:
                 print(line, flush=True)
                 return result, None
             with faster() if self.options.tf32 else nullcontext():
-                images, labels = model.sample(self.options.images, seed=0)
+                images, labels = model.sample(self.options.images or self.train.n, seed=0)
         stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
         if self.options.out is not None:
             self.options.out.mkdir(parents=True, exist_ok=True)
@@ -184,10 +203,11 @@ class Scorer:
             picture = grid_png(stacked[np.concatenate(rows)], 10, side=28)
             (self.options.out / f"{name}.png").write_bytes(picture)
         result["tested_on"] = "test set" if self.options.first is None else "training images that were held out"
-        result["cnn_accuracy"] = cnn_accuracy(
-            stacked, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(self.device)
-        )
-        line += f", CNN {result['cnn_accuracy']:.4f}"
+        made = dataclasses.replace(self.test, images=stacked, labels=labels)
+        for classifier in ("cnn", "resnet") if self.options.resnet else ("cnn",):
+            result[f"{classifier}_accuracy"] = self.classified(classifier, made)
+            line += f", {classifier} {result[f'{classifier}_accuracy']:.4f}"
+        result |= self.on_real
         if self.inception is None:
             print(line, flush=True)
             return result, None
@@ -195,10 +215,10 @@ class Scorer:
             result["inception_score"], _ = inception_score(self.judge.probabilities(stacked))
             result["judge_accuracy"] = self.judge.accuracy(stacked, labels)
             line += f", IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}"
-        made = image_moments(stacked, self.inception)
+        moments = image_moments(stacked, self.inception)
         result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
         print(line, flush=True)
-        return result, functools.partial(frechet_distance, self.real, made)
+        return result, functools.partial(frechet_distance, self.real, moments)
 
 
 def here(plan: Plan, context: RunContext) -> Critic:
