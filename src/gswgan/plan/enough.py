@@ -23,7 +23,8 @@ def least_units(plan: Plan) -> int | None:
     noise, clip = embedding.noise_std, embedding.clip_norm
     if facts.persons is None:
         return math.ceil(RARE * noise / clip * facts.classes)
-    grows = plan.privacy is not None and plan.privacy.observer == "server"  # each client adds noise of its own
+    # Each client adds noise of its own; so do sites, but their number is fixed.
+    grows = plan.privacy is not None and plan.privacy.observer == "server" and facts.silos is None
     needed = 0
     for _ in range(100):  # the noise of more clients asks for still more of them
         persons = max(needed, facts.persons)
