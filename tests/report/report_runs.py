@@ -20,6 +20,7 @@ from gswgan.data import ImageData, make_image_data
 from gswgan.evaluation.result import Results
 from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
+from gswgan.plan.make import epsilon_curve
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 
@@ -66,8 +67,12 @@ OPTIONS: dict[str, dict[str, object]] = {
 def a_run(kind: str) -> Path:
     """A finished run of this kind; not to be changed."""
     data = data_of(kind)
-    plan = small_refined(make_plan(Facts.of(data), preset=kind, steps=4)) if kind == "refined" else None
-    folder = RunFolder.create(_place() / kind, plan or tiny_plan(data, **OPTIONS[kind]))
+    if kind == "refined":
+        plan = small_refined(make_plan(Facts.of(data), preset=kind, steps=4))
+        plan = dataclasses.replace(plan, curve=epsilon_curve(plan, plan.guarantee.delta))
+    else:
+        plan = tiny_plan(data, **OPTIONS[kind])
+    folder = RunFolder.create(_place() / kind, plan)
     assert run(folder, data, device=torch.device("cpu"))
     return folder.root
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from report_runs import a_copy, a_run
 
 from gswgan.privacy import Accountant
 from gswgan.report import words
+from gswgan.report.charts import epsilon_chart
 from gswgan.report.page import single_page
 from gswgan.report.release import read_release
 from gswgan.run.folder import RunFolder
@@ -37,6 +39,10 @@ def test_refined_page_shows_both_stages() -> None:
     stated = [words.figure(one) for one in (*alone.values(), plan.guarantee.epsilon)]
     assert [epsilon for *_, epsilon in cells] == stated
     assert "critics that took part" not in text
+    assert "Everybody's data is in 1 release; to each of the others" in html.unescape(text)
+    chart = epsilon_chart(read_release(a_run("refined")))
+    assert chart is not None
+    assert f"from {words.figure(plan.curve[0][1])} to" in chart.alt
     assert "60 of 300 on average" in text
 
 
