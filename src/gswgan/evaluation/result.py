@@ -116,7 +116,9 @@ class Results:
             return None
         entries = [self._entry(figure, calibrated=True) or {} for figure in figures]
         per_seed = [float(np.mean([self.values[figure][seed] for figure in figures])) for seed in seeds]
-        rest = {name: float(np.mean([entry[name] for entry in entries])) for name in ("real", "calibrated")}
+        rest: dict[str, float | None] = {"real": float(np.mean([entry["real"] for entry in entries]))}
+        calibrated = [entry["calibrated"] for entry in entries]
+        rest["calibrated"] = None if None in calibrated else float(np.mean(calibrated))  # no real one gets any right
         return {**_mean_std(per_seed), **rest, "seeds": len(seeds), "of": [f.partition(".")[2] for f in figures]}
 
 
