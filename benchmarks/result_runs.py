@@ -21,6 +21,7 @@ SCORES = (("cnn_accuracy", 3), ("fid", 1), ("inception_score", 2))
 BRIEF = (
     ("mnist", "`kernel`", "H200", 10.0),
     ("mnist", "`kernel`", "H200", 1.0),
+    ("mnist", "`refined`", "H200", 10.0),
     ("mnist", "`ensemble`", "H200", 10.0),
     ("mnist", "`paper`", "H200", 610.3),
     ("mnist-writers", "`kernel`", "H200", 10.0),

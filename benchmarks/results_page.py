@@ -49,8 +49,7 @@ training on 60,000 synthetic images. FID: of these against the training set.
 
 One seed and one H200 unless said otherwise; means of three seeds {ranges()}. A star means a shared GPU, a dash not
 measured. `gan` has no guarantee. For `paper` (warm start of 200 iterations instead of 2,000) no analysis can give
-less than 329.4. `refined` was measured with its settings at commits 151b0e9 (MNIST) and fac3817 (Fashion-MNIST). With
-the present ones CNN accuracy is 0.980 and 0.880; FID is not measured ([methods.md](methods.md#the-search-for-refined)).
+less than 329.4.
 
 ![CNN accuracy and FID over epsilon, preset kernel](quality.png)
 

@@ -43,7 +43,7 @@ from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
 from gswgan.data.public import PublicImages, read_public
 from gswgan.evaluation import inception as inception_module
-from gswgan.evaluation.classifiers import cnn_accuracy
+from gswgan.evaluation.classifiers import accuracy
 from gswgan.evaluation.frechet import frechet_distance
 from gswgan.evaluation.inception import Inception, image_moments, load_inception, reference_moments
 from gswgan.evaluation.inception_score import inception_score
@@ -75,6 +75,9 @@ def main() -> None:
     parser.add_argument("--inception-weights", type=Path)
     parser.add_argument(
         "--tf32", action="store_true", help="faster images and features for the FID (see the result's fid_tf32)"
+    )
+    parser.add_argument(
+        "--resnet", action="store_true", help="also a ResNet-18, and what both classifiers reach with real images"
     )
     parser.add_argument("--tag", default="", help="ending of the results' names")
     parser.add_argument("--runs", type=Path, help="keep run folders here")
@@ -129,6 +132,10 @@ class Scorer:
         self.train = whole
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))
+        self.on_real: dict[str, float] = {}
+        if options.resnet and options.only != "time":
+            self.on_real = {f"{name}_on_real": self.classified(name, self.train) for name in ("cnn", "resnet")}
+            print(name, json.dumps(self.on_real), flush=True)
         self.inception: Inception | None = None
         if options.only in ("fid", "all"):
             folder = cache_folder(whole.name, data_checksum(whole), None)
@@ -143,6 +150,13 @@ class Scorer:
         if self.options.public is None:
             raise SystemExit("the plan states public images: pass --public")
         return read_public(self.options.public, image_size=plan.facts.image_size, channels=plan.facts.channels)
+
+    def classified(self, name: str, data: ImageData) -> float:
+        """Accuracy on the test set of the named classifier, trained on these images."""
+        return accuracy(
+            name, data.images, np.asarray(data.labels), self.test.images, np.asarray(self.test.labels),
+            classes=self.test.classes, device=self.device,
+        )  # fmt: skip
 
     def measure(self, plan: Plan, path: Path) -> tuple[dict[str, Any], Callable[[], float] | None]:
         """Everything but the FID, and what computes the FID."""
@@ -199,10 +213,11 @@ class Scorer:
             picture = grid_png(stacked[np.concatenate(rows)], 10, side=28)
             (self.options.out / f"{name}.png").write_bytes(picture)
         result["tested_on"] = "test set" if self.options.first is None else "training images that were held out"
-        result["cnn_accuracy"] = cnn_accuracy(
-            stacked, labels, self.test.images, self.test.labels, classes=self.test.classes, device=str(self.device)
-        )
-        line += f", CNN {result['cnn_accuracy']:.4f}"
+        made = dataclasses.replace(self.test, images=stacked, labels=labels)
+        for classifier in ("cnn", "resnet") if self.options.resnet else ("cnn",):
+            result[f"{classifier}_accuracy"] = self.classified(classifier, made)
+            line += f", {classifier} {result[f'{classifier}_accuracy']:.4f}"
+        result |= self.on_real
         if self.inception is None:
             print(line, flush=True)
             return result, None
@@ -210,10 +225,10 @@ class Scorer:
             result["inception_score"], _ = inception_score(self.judge.probabilities(stacked))
             result["judge_accuracy"] = self.judge.accuracy(stacked, labels)
             line += f", IS {result['inception_score']:.2f}, judge {result['judge_accuracy']:.4f}"
-        made = image_moments(stacked, self.inception)
+        moments = image_moments(stacked, self.inception)
         result |= {"fid_images": len(stacked), "fid_tf32": self.options.tf32}
         print(line, flush=True)
-        return result, functools.partial(frechet_distance, self.real, made)
+        return result, functools.partial(frechet_distance, self.real, moments)
 
 
 def here(plan: Plan, context: RunContext) -> Critic:

@@ -116,9 +116,10 @@ def test_a_callback_is_told_what_is_public(caplog: pytest.LogCaptureFixture) -> 
     assert told[-1] == StepDone(step=STEPS, steps=STEPS, epsilon=pytest.approx(10, rel=1e-3), **stated)
     lines = [line for line in caplog.messages if line.startswith("step ")]
     assert len(lines) == progress.LOG_LINES
-    assert lines[-1] == f"step {STEPS}/{STEPS}, epsilon 10 at delta 1e-05"
+    assert lines[-1] == f"step {STEPS}/{STEPS}, 10 of 10 spent"
     other = [line for line in caplog.messages if not line.startswith("step ")]
-    assert [line.partition(":")[0] for line in other] == ["run folder", "releasing the embedding"]
+    assert [line.partition(":")[0] for line in other] == ["run folder", "guarantee", "releasing the embedding"]
+    assert other[1] == "guarantee: epsilon 10 at delta 1e-05 (one record replaced; observer: public)"
 
 
 def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys) -> None:
@@ -127,7 +128,8 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         model().fit(IMAGES, LABELS, classes=3)
     shown = capsys.readouterr()
     assert f"step {STEPS}/{STEPS}" in shown.err
-    assert "epsilon 10 at delta 1e-05" in shown.err
+    assert shown.err.startswith("guarantee: epsilon 10 at delta 1e-05 (one record replaced; observer: public)\n")
+    assert "10 of 10 spent" in shown.err
     assert shown.out == ""
     assert not any(line.startswith("step ") for line in caplog.messages)  # not twice
     model(verbose=False).fit(IMAGES, LABELS, classes=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from gswgan.benchmark import run as runner
 from gswgan.benchmark.run import benchmark
 from gswgan.cli.main import app
 from gswgan.errors import DataError, PlanError
+from gswgan.methods import make_plan
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 
@@ -187,6 +189,41 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PRIVATE unless the data is public" in " ".join(
         re.sub(r"[^\w ]", " ", CliRunner().invoke(app, ["benchmark", "--help"]).output).split()
     )
+
+
+def test_data_is_read_as_it_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 bits in 16, persons from a table: for the held-out part too, where it concerns it."""
+    for name, part in (("deep", TRAIN), ("held", TEST)):
+        np.savez(tmp_path / f"{name}.npz", images=part.images[:, 0].astype(np.uint16) * 16, labels=part.labels)
+    rows = "".join(f"{index},p{index // 2}\n" for index in range(TRAIN.n))
+    (tmp_path / "persons.csv").write_text(f"index,person\n{rows}")
+    monkeypatch.chdir(tmp_path)
+    given: list = []
+
+    def stop(sets, **_) -> None:
+        given.extend(sets)
+        raise DataError("test", "read", "nothing more")
+
+    monkeypatch.setattr(runner, "benchmark", stop)
+    call = ["benchmark", "--data", "deep.npz", "--test-data", "held.npz", "--classes", "3", "--pixel-range", "0:4080",
+            "--group-by", "persons.csv", "--device", "cpu", "--out", "out"]  # fmt: skip
+    assert "test = 'read'" in str(CliRunner().invoke(app, call).exception)
+    ((train, test),) = given
+    assert (train.images == TRAIN.images).all()
+    assert (test.images == TEST.images).all()
+    assert (train.number_of_persons, test.persons) == (TRAIN.n // 2, None)
+    two = CliRunner().invoke(app, ["benchmark", "--data", "digits", *call[1:3], "--pixel-range", "0:1", "--out", "out"])
+    assert "a single one with --pixel-range" in str(two.exception)
+
+
+def test_nothing_is_spent_on_too_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "make_plan", make_plan)
+    few = dataclasses.replace(TRAIN, images=TRAIN.images[:9], labels=TRAIN.labels[:9])  # type: ignore[index]
+    found = benchmark([(few, TEST)], out=tmp_path / "out", methods=["kernel"], epsilons=[10.0], **QUICK)
+    (wrong,) = found["failed"].values()
+    assert re.search(r"records = 9: expected at least \d+ for 3 classes at epsilon 10", wrong)
+    assert "--force-spend" not in wrong  # which this command does not have
+    assert list((tmp_path / "out").rglob("ledger.jsonl")) == []
 
 
 def test_a_failure_shows_in_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import gswgan.data
@@ -32,7 +33,9 @@ def striped(seed: int) -> ImageData:
 
 @pytest.fixture
 def stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gswgan.data, "load_data", lambda spec, split="train": striped(0 if split == "train" else 1))
+    monkeypatch.setattr(
+        gswgan.data, "load_data", lambda spec, split="train", **_: striped(0 if split == "train" else 1)
+    )
     monkeypatch.setattr(debugging, "EPOCHS", 15)  # few records, few steps
 
 
@@ -89,6 +92,42 @@ def test_it_runs_with_critics_at_clients_that_may_have_no_part_in_a_group(
     found = json.loads((tmp_path / "d" / "debug.json").read_text())
     assert found["guarantee"]["neighbours"] == "zeroed"
     assert (found["claimed"] is None) == (plan.method == "gswgan")
+
+
+def scans(folder: Path, names: tuple[str, ...], seed: int) -> None:
+    """Pictures of 12 bits in 16, in a folder for each person with one for each class."""
+    data = striped(seed)
+    for index, (image, label, person) in enumerate(zip(data.images[:, 0], data.labels, data.persons)):  # type: ignore[arg-type]
+        place = folder / f"p{person}" / names[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.astype(np.uint16) * 16).save(place / f"{index}.png")
+
+
+def test_pictures_are_read_as_it_was_said_and_matched_by_the_names_of_their_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(debugging, "EPOCHS", 15)
+    scans(tmp_path / "data", ("low", "middle", "top"), 0)
+    scans(tmp_path / "public", ("low", "middle", "top"), 1)
+    scans(tmp_path / "other", ("low", "centre", "top"), 1)
+    read = ("--data", "data", "--layout", "person/class/", "--pixel-range", "0:4080")
+    common = (*read, "--steps", 2, "--epsilon", 30)
+    words = ["federate", "debug", "--device", "cpu", "--delta", "1e-3", *map(str, common)]
+    wrong = CliRunner().invoke(app, [*words, "--public", "other", "--out", "d"])
+    assert "public: classes = 'centre': expected names of classes that the run knows" in str(wrong.exception)
+    assert not (tmp_path / "d").exists()
+    run(*common, "--public", "public", "--out", "d")
+    facts = RunFolder(tmp_path / "d" / "suspected").plan().facts
+    assert (facts.persons, facts.class_names) == (CLIENTS, ("low", "middle", "top"))
+    assert (facts.reading.layout, facts.reading.pixel_range) == ("person/class/", (0.0, 4080.0))
+
+
+def test_nothing_is_spent_on_too_few_clients(stripes: None, tmp_path: Path):
+    found = CliRunner().invoke(app, ["federate", "debug", "--device", "cpu", "--delta", "1e-3", "--epsilon", "0.5",
+                                     "--out", str(tmp_path / "d")])  # fmt: skip
+    assert str(found.exception).startswith("persons = 24: expected at least")
+    assert not (tmp_path / "d").exists()
 
 
 def test_wrong_wishes_are_refused(stripes: None, tmp_path: Path):

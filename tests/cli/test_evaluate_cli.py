@@ -164,7 +164,7 @@ def test_ctrl_c_says_how_to_go_on(digits: Path, monkeypatch: pytest.MonkeyPatch)
     def stop(*_: object, **__: object) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(metrics, "accuracy", stop)
+    monkeypatch.setattr(metrics, "predictions", stop)
     result = call(digits, "--data", "digits", *QUICK, code=130)
     assert "the same command continues" in result.stderr
 

@@ -136,12 +136,12 @@ def test_a_log_has_a_line_every_so_often(place: Path, monkeypatch) -> None:
     now = iter(range(0, 10_000, 7))
     monkeypatch.setattr(progress, "monotonic", lambda: next(now))
     monkeypatch.setattr(progress, "SECONDS_PER_LINE", 30.0)
-    with progress.progress_bar(110, spent=lambda done: "epsilon 1 at delta 1e-05") as move:
+    with progress.progress_bar(110, spent=lambda done: "1 of 10 spent") as move:
         shown = []
         monkeypatch.setattr(progress.console, "print", shown.append)
         for done in range(101, 111):  # as in a run that was resumed after a hundred steps
             move(done)
     assert shown == [
-        "step 105/110, 0.1 steps/s, 0:00:35, about 0:00:44 left, epsilon 1 at delta 1e-05",
-        "step 110/110, 0.1 steps/s, 0:01:10, epsilon 1 at delta 1e-05",
+        "step 105/110, 0.1 steps/s, 0:00:35, about 0:00:44 left, 1 of 10 spent",
+        "step 110/110, 0.1 steps/s, 0:01:10, 1 of 10 spent",
     ]

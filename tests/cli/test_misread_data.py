@@ -68,6 +68,10 @@ MISTAKES: list[tuple[str, Files, str, str]] = [
     ("two clients", {"c.txt": b"a\nb\n"}, "federate plan --clients c.txt --classes 3 --image-size 8 --out RUN2",
      "persons"),
     ("9 simulated clients", {}, "federate simulate --clients 9 --out RUN2", "persons"),
+    ("12-bit PNG to compare methods on", several("png", encoded(DEEP)), "benchmark --data d --out RUN2", "pixel_range"),
+    ("patients inside classes to compare methods on", PATIENTS, "benchmark --data d --out RUN2", "layout"),
+    ("patients inside classes to look for a bug in", PATIENTS, "federate debug --data d --out RUN2", "layout"),
+    ("no persons to look for a bug in", several("png", GREY), "federate debug --data d --out RUN2", "data"),
 ]  # fmt: skip
 
 
@@ -83,6 +87,57 @@ def test_a_mistake_is_refused_and_nothing_is_released_or_left(
     if title == "patients inside classes":
         assert "10 classes of 2 persons (class/person/), 10 persons with 2 classes (person/class/)" in message
     assert state(tmp_path) == before  # no run folder, no ledger, no file
+
+
+EVALUATED: list[tuple[str, tuple[str | None, ...], str | None]] = [
+    ("all classes", ("low", "middle", "top"), None),
+    ("classes in another order", ("top", "low", "middle"), None),
+    ("a missing class", ("low", None, "top"), None),
+    ("an unknown class name", ("low", "centre", "top"), "test-data: classes = 'centre': expected names of classes"),
+    ("the case of a name", ("low", "Middle", "top"), "test-data: classes = 'Middle': expected names of classes"),
+    ("a single class", (None, None, "top"), "test-data: classes = 1: expected records of at least two classes"),
+    ("no class", (), "held = 'no images': expected at least one image"),
+]
+"""The names of the folders with the three kinds of stripes that were held out, and how the message begins."""
+
+
+def stripes(names: tuple[str | None, ...], folder: str, seed: int) -> Files:
+    data = tiny_images(120, seed=seed)
+    kinds = {place: name for place, name in enumerate(names) if name is not None}
+    rows = [row for row in enumerate(zip(data.images[:, 0], data.labels)) if int(row[1][1]) in kinds]  # type: ignore[arg-type]
+    return {f"{folder}/": b""} | {f"{folder}/{kinds[int(y)]}/{index}.png": encoded(x) for index, (x, y) in rows}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on pictures of three classes with names."""
+    folder = tmp_path_factory.mktemp("measured")
+    make(folder, stripes(("low", "middle", "top"), "train", 1))
+    gswgan.GSWGAN(steps=40, device="cpu").fit(folder / "train", out=folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("title", "names", "wrong"), EVALUATED, ids=[row[0] for row in EVALUATED])
+def test_held_out_pictures_are_matched_by_name_or_refused(
+    title: str, names: tuple[str | None, ...], wrong: str | None, measured: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    make(tmp_path, stripes(names, "held", 2))
+    monkeypatch.chdir(tmp_path)
+    before, released = state(tmp_path, measured), state(measured / "release")
+    line = "evaluate RUN --test-data held --metrics classifiers --classifiers lda --device cpu --json"
+    code = call(line, run=measured, monkeypatch=monkeypatch)
+    shown = capsys.readouterr()
+    if wrong is not None:
+        assert code == 2
+        assert check_message(shown.err, wrong.partition(" = ")[0], tmp_path, measured).startswith(wrong)
+        assert state(tmp_path, measured) == before
+        return
+    assert code == 0
+    found = json.loads(shown.out)
+    score, note = found["classifiers"]["lda"]["real"], "".join(found["notes"])
+    assert score < 0.1 if title == "classes in another order" else score > 0.95  # names decide, not places
+    assert ("no records of middle: left out of the scores" in note) == (title == "a missing class")
+    assert state(measured / "release") == released
 
 
 def upscaled(split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -51,6 +51,8 @@ def check(name: str, root: Path) -> None:
         check_share(some, rate_of(event), units_of(name), one=isinstance(event, DrawnOne))
         check_noise(some, *scale_of(event))
     check_independence(ours, units_of(name))
+    for seen in ours:
+        check_noise_without_coins(seen, units_of(name))
     for seen, elsewhere in zip(ours, other_key):
         check_uncorrelated(seen, elsewhere)
 
@@ -100,6 +102,18 @@ def check_independence(seen: list[Seen], units: int) -> None:
         assert p > UNLIKELY, f"{both} of {units * len(pairs)} take part twice in a row, not a share of {share:g}"
     drawn = [tuple(one.members) for one in seen if isinstance(one.event, DrawnOne)]
     assert len(drawn) < 2 or len(set(drawn)) > 2, "the same one is drawn again and again"
+
+
+def check_noise_without_coins(seen: Seen, units: int) -> None:
+    """Neither the sign nor the size of the noise goes with who takes part, unit by unit."""
+    if not isinstance(seen.event, Sampled) or not 0 < len(seen.members) < units:
+        return
+    noise = seen.noise.ravel()[:units]
+    took_part = np.isin(np.arange(len(noise)), seen.members)
+    if took_part.any() and not took_part.all():
+        for values in (noise, abs(noise)):
+            p = stats.ks_2samp(values[took_part], values[~took_part]).pvalue
+            assert p > UNLIKELY, f"the noise of {seen.name!r} tells who takes part"
 
 
 def check_uncorrelated(one: Seen, other: Seen) -> None:
@@ -192,6 +206,12 @@ FAULTS: dict[str, tuple[str, Any, str, str, str]] = {
         "dp-merf paper", GaussianMechanism, "answer", NOISE, '"noise", self.ledger.observer)',
     ),
     "the same noise on two votes": ("g-pate", VoteMechanism, "answer", NOISE, '"noise", self.ledger.observer)'),
+    "coins of refined that do not depend on the release": (
+        "refined", RecordGradients, "draw", "(name, ", '("step 0", ',
+    ),
+    "noise of refined from the bits of its coins": (
+        "refined", GaussianMechanism, "answer", NOISE, '"participation", self.ledger.observer, name)',
+    ),
 }  # fmt: skip
 
 
@@ -203,6 +223,7 @@ SAID = {
     "do not depend on the release": "take part|took part",
     "drawn once": "the same one is drawn",
     "too little noise": "noise of scale",
+    "bits of its coins": "tells who takes part",
     "same noise": "is not independent|noise of scale",  # one draw many times does not look like many draws
 }
 """What the contract says of a fault, by what is in its name."""

@@ -10,7 +10,18 @@ from conftest import tiny_images
 from gswgan import load_data
 from gswgan.errors import PlanError
 from gswgan.evaluation import classifiers
-from gswgan.evaluation.classifiers import ALL, FAST, SmallCNN, accuracy, cnn_accuracy, logistic_accuracy
+from gswgan.evaluation.classifiers import (
+    ALL,
+    FAST,
+    NAMES,
+    SmallCNN,
+    accuracy,
+    accuracy_by_class,
+    check,
+    cnn_accuracy,
+    estimated_seconds,
+    logistic_accuracy,
+)  # fmt: skip
 
 
 def test_quick_look_learns_what_can_be_learnt_and_nothing_else() -> None:
@@ -111,3 +122,19 @@ def test_unknown_names_are_refused() -> None:
         accuracy("svm", *part, classes=3)
     with pytest.raises(PlanError, match="paper or defaults"):
         accuracy("mlp", *part, classes=3, settings="best")  # type: ignore[arg-type]
+
+
+def test_accuracy_by_class_is_the_recall_of_scikit_learn() -> None:
+    from sklearn.metrics import recall_score
+
+    rng = np.random.default_rng(0)
+    labels, guesses = rng.choice([0, 1, 3], 300), rng.integers(0, 4, 300)
+    expected = recall_score(labels, guesses, labels=[0, 1, 3], average=None)
+    assert accuracy_by_class(guesses, labels) == pytest.approx(dict(zip((0, 1, 3), expected)))  # class 2 has no images
+
+
+def test_the_resnet_stands_beside_the_papers_classifiers() -> None:
+    check(["resnet"], "paper")
+    assert set(NAMES) - set(ALL) == {"resnet"}
+    size = {"records": 13_780, "pixels": 28 * 28 * 3}
+    assert estimated_seconds("resnet", **size, device="cuda") < 60 < estimated_seconds("resnet", **size)

@@ -12,7 +12,6 @@ import pytest
 
 from conftest import tiny_images
 from gswgan.data import ImageData, load_data
-from gswgan.errors import RunError
 from gswgan.evaluation import metrics
 from gswgan.evaluation.evaluate import duration, evaluate
 from gswgan.evaluation.metrics import EvaluationSetup, Request
@@ -103,24 +102,28 @@ def test_copies_of_100_training_images_raise_the_membership_score() -> None:
 
 
 class Counter:
-    """Stands in for a classifier: right on every third image; counts; can be interrupted."""
+    """Stands in for a classifier; counts; can be interrupted. Right on 5 of 10 images, and one more for each seed."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.calls: list[tuple[str, int, int]] = []
         self.stop_at = stop_at
+        known = (digits()[1].labels, tiny_images(60, seed=2).labels)
+        self.truth = {len(labels): labels for labels in known if labels is not None}
 
-    def __call__(self, name: str, images: np.ndarray, *_: np.ndarray, seed: int, **__: object) -> float:
+    def __call__(
+        self, name: str, images: np.ndarray, labels: np.ndarray, test_images: np.ndarray, *, seed: int, **_: object
+    ) -> np.ndarray:
         if len(self.calls) == self.stop_at:
             raise KeyboardInterrupt
         self.calls.append((name, len(images), seed))
-        return 0.5 + seed / 10
+        return np.where(np.arange(len(test_images)) % 10 < 5 + seed, self.truth[len(test_images)], -1)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counter]:
     def make(stop_at: int | None = None) -> Counter:
         counter = Counter(stop_at)
-        monkeypatch.setattr(metrics, "accuracy", counter)
+        monkeypatch.setattr(metrics, "predictions", counter)
         return counter
 
     return make
@@ -138,17 +141,38 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path, coun
     second = counted()
     found = measure(train, here, path)
     assert [(name, seed) for name, _, seed in second.calls] == [("mlp", 2), ("lda", 2)]
+    by_class = found["classifiers"]["lda"].pop("by_class")
+    right = np.arange(test.n) % 10 < 6  # of seed 1
+    mine = test.labels == 3
+    assert by_class["3"]["mean"] == pytest.approx((right[mine].mean() + (np.arange(test.n) % 10 < 7)[mine].mean()) / 2)
+    assert by_class["3"]["real"] == pytest.approx((np.arange(test.n) % 10 < 5)[mine].mean())
     assert found["classifiers"]["lda"] == {
         "mean": pytest.approx(0.65), "std": pytest.approx(0.1 / 2**0.5), "real": 0.5, "seeds": 2,
         "calibrated": pytest.approx(1.3),
     }  # fmt: skip
     third = counted()
-    assert measure(train, here, path) == found
+    assert measure(train, here, path)["classifiers"]["mlp"] == found["classifiers"]["mlp"]
     assert third.calls == []
     again = measure(train, setup(train, test, metrics=("classifiers",), classifiers=("mlp",), seeds=(2,)), path)
     assert again["classifiers"]["mlp"]["mean"] == 0.7  # the seeds that were asked for
     assert again["classifiers"]["mlp"]["std"] is None
     assert again["classifiers"]["lda"]["mean"] == pytest.approx(0.65)  # the rest stays
+
+
+def test_figures_without_those_of_classes_are_not_measured_again(
+    tmp_path: Path, counted: Callable[..., Counter]
+) -> None:
+    train, test = digits()
+    path = tmp_path / "evaluation.json"
+    here = setup(train, test, metrics=("classifiers",), classifiers=("lda",))
+    counted()
+    measure(train, here, path)
+    stored = json.loads(path.read_text())
+    stored["values"] = {name: value for name, value in stored["values"].items() if not name.startswith("by_class")}
+    path.write_text(json.dumps(stored))
+    again = counted()
+    assert "by_class" not in measure(train, here, path)["classifiers"]["lda"]
+    assert again.calls == []
 
 
 def test_each_seed_is_a_set_of_its_own_drawn_once(counted: Callable[..., Counter]) -> None:
@@ -163,21 +187,6 @@ def test_each_seed_is_a_set_of_its_own_drawn_once(counted: Callable[..., Counter
     evaluate(draw, here, Results(None, {}))
     assert drawn == [5, 3]
     assert [(size, seed) for _, size, seed in counter.calls[2:]] == [(105, 5), (105, 5), (103, 3), (103, 3)]
-
-
-def test_results_of_another_basis_are_moved_aside_and_back(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.json"
-    for size, value in ((100, 0.1), (200, 0.2)):
-        results = Results(path, {"train_size": size})
-        assert results.values == {}
-        results.ask(["fid"], [1])
-        results.put({"fid": value}, 1)
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    assert Results(path, {"train_size": 100}).summary()["fid"]["mean"] == 0.1
-    assert Results(path, {"train_size": 200}).summary()["fid"]["mean"] == 0.2
-    path.write_text("{}")
-    with pytest.raises(RunError, match="Move it away"):
-        Results(path, {})
 
 
 def test_references_are_computed_once_and_kept_as_private_as_the_data(

@@ -5,7 +5,15 @@ import pytest
 
 from gswgan import load_data
 from gswgan.evaluation import membership as module
-from gswgan.evaluation.membership import auc, membership, membership_scores, nearest_distances, nearness, tpr_at
+from gswgan.evaluation.membership import (
+    auc,
+    membership,
+    membership_scores,
+    nearest_distances,
+    nearest_records,
+    nearness,
+    tpr_at,
+)
 
 
 def test_nearest_distances_are_those_of_a_plain_double_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +97,16 @@ def test_nearness_sees_copies_and_clears_an_independent_set() -> None:
     everything = nearness(test[:300], test[:300], train)
     assert everything.closer_to_train == 1
     assert everything.train == 0 < everything.held_out
+
+
+def test_near_copies_are_counted_against_held_out_records() -> None:
+    train, test = load_data("digits").images, load_data("digits", split="test").images
+    honest, copied = train[700:], np.concatenate([train[750:], train[:50]])
+    clean, caught = (nearest_records(images, train[:700], test) for images in (honest, copied))
+    assert clean.near_copies < 0.05
+    assert caught.near_copies >= 50 / len(copied)
+    assert clean.record == pytest.approx(clean.record_of_held_out, rel=0.1)  # both are real
+    assert caught.record_of_held_out == clean.record_of_held_out
+    assert nearest_records(train[:700], train[:700], test).record == 0
+    nearest = np.sort(nearest_distances(test, train[:700]))
+    assert nearest_records(test, train[:700], test).near_copies == np.mean(nearest <= nearest[len(test) // 100 - 1])

@@ -110,7 +110,7 @@ def test_tells_how_far_it_is() -> None:
 
 def test_shifts_move_whole_images_and_nothing_else() -> None:
     images = torch.from_numpy(tiny_images(30, side=28).images)
-    moved = module._shift(images, torch.Generator().manual_seed(0))
+    moved = module.shifted(images, torch.Generator().manual_seed(0), 2)
     assert moved.shape == images.shape
     offsets = set()
     for before, after in zip(images, moved, strict=True):

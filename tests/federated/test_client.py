@@ -13,7 +13,7 @@ from in_children import CLIENT_DEATHS, client_of_mode, kill_clients, reply_of
 from rounds import make_clients, people, read_log, small_plan, why_refused
 
 from conftest import write_persons
-from gswgan.critics.kernel.embedding import _person_blocks
+from gswgan.critics.kernel.embedding import person_blocks
 from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import clients
 from gswgan.federated import client_answers as module
@@ -39,7 +39,7 @@ def lines(home: Path) -> int:
 def test_a_client_sends_the_row_that_the_centralized_trainer_would_clip(tmp_path: Path):
     plan = small_plan(DATA)
     features = RandomFeatures(plan.critic, 1, 8, torch.device("cpu"))
-    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    blocks = person_blocks(DATA, features, weight_of_counts(plan))
     central = [clip_to_grid(row, plan.privacy.clip_norm).flatten() for row, _ in blocks]
     for client, row in zip(make_clients(tmp_path, DATA, plan).values(), central):
         assert np.array_equal(unpack(client.answer(plan), plan)[0], row.numpy())
@@ -49,7 +49,7 @@ def test_a_noisy_answer_has_its_noise(tmp_path: Path):
     plan = small_plan(DATA, trust="untrusted-server")
     clear = small_plan(DATA)
     features = RandomFeatures(clear.critic, 1, 8, torch.device("cpu"))
-    blocks = _person_blocks(DATA, features, weight_of_counts(plan))
+    blocks = person_blocks(DATA, features, weight_of_counts(plan))
     rows = [clip_to_grid(row, plan.privacy.clip_norm).flatten().numpy() for row, _ in blocks]
     noise = np.concatenate([
         unpack(client.answer(plan), plan)[0] - row

@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,11 +14,11 @@ pytest.importorskip("jinja2", reason="needs the extra gswgan[eval]")
 pytest.importorskip("matplotlib", reason="needs the extra gswgan[eval]")
 
 from outline import Outline, outside
-from report_runs import CANARY, EVIL, OPTIONS, a_copy, a_run, evaluated
+from report_runs import CANARY, EVIL, OPTIONS, a_copy, a_run, data_of, evaluated
 
 from gswgan.cli.report import report
 from gswgan.errors import PrivacyError, RunError
-from gswgan.report.page import single_page
+from gswgan.report.page import single_page, strip_uri
 from gswgan.report.release import read_release, release_alone
 from gswgan.run.folder import RunFolder, find_release
 from gswgan.run.loop import run as run_to_the_end
@@ -194,12 +195,38 @@ def test_private_page(tmp_path: Path) -> None:
     html = private_page_of("ensemble", tmp_path)
     for words in ("PRIVATE.", "Do not publish", "Gaussian NB", "0.803", "± 0.001", "0.950", "84.5 %", "Inception score",
                   "7.253", "9.500", "Share that is closer to a training record", "Membership attack: AUC", "0.523",
-                  "Mean loss of the critics", "Gradient norms", "gswgan[fid]"):  # fmt: skip
+                  "Mean loss of the critics", "Gradient norms", "gswgan[fid]", "0.074", "standard error 0.0072",
+                  "by class", "0.773", "nearest of all training records", "the same of held-out ones"):  # fmt: skip
         assert words in html, words
     private = re.findall(r'<section id="(\w+)" class="private">\s*<h2><span class="mark">PRIVATE</span>', html)
-    assert private == ["utility", "memory", "training"]
+    assert private == ["utility", "beside", "memory", "training"]
+    assert "No real images are shown: the run does not know where its data lies" in html
     figures = {path.stem for path in (tmp_path / "page-ensemble" / "figures").iterdir()}
     assert figures == {"samples", "epsilon", "utility", "training", "norms"}
+
+
+@pytest.mark.parametrize("kind", ["kernel", "colour", "unlabelled"])
+def test_real_images_stand_beside_synthetic_ones_on_the_private_page_alone(kind: str, tmp_path: Path) -> None:
+    run, data = a_copy(kind, tmp_path / "run"), data_of(kind)
+    stored = data.images.transpose(0, 2, 3, 1)
+    labels = {} if data.labels is None else {"labels": data.labels}
+    np.savez(tmp_path / "data.npz", images=stored, **labels)
+    RunFolder(run).remember_source({"spec": str(tmp_path / "data.npz"), "classes": data.classes if labels else None})
+    report([run], private=True, out=tmp_path / "private")
+    report([run], private=False, out=tmp_path / "public")
+    private, public = ((tmp_path / name / "report.html").read_text() for name in ("private", "public"))
+    strips = re.findall(r'<img src="(data:[^"]+)" alt="Real images', private)
+    assert len(strips) == data.classes
+    order = np.random.default_rng(0).permutation(data.n)
+    mine = order if data.labels is None else order[data.labels[order] == 0]
+    expected = stored[mine[:8]]
+    assert strips[0] == strip_uri(expected[..., 0] if data.channels == 1 else expected)
+    assert private.count('alt="Synthetic images') > public.count('alt="Synthetic images')
+    assert "Real images" not in public
+    assert not any(strip in public for strip in strips)
+    (tmp_path / "data.npz").unlink()
+    report([run], private=True, out=tmp_path / "private")
+    assert "No real images are shown: the data cannot be read" in (tmp_path / "private" / "report.html").read_text()
 
 
 def test_private_pages_are_for_the_owner_alone(tmp_path: Path) -> None:

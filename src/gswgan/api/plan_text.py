@@ -27,20 +27,26 @@ def describe(plan: Plan) -> str:
         f"critic:    {plan.describe()}",
     ]
     lines += [f"release:   {times} x {describe_event(event)}" for event, times in plan.releases().items()]
-    void = " -- void: --insecure-reproducible" if plan.insecure_reproducible else ""
-    lines.append(f"guarantee: NONE, {plan.void}" if plan.guarantee is None else f"guarantee: {plan.guarantee}{void}")
+    lines.append(guarantee_line(plan))
     if plan.claimed is not None:
         lines.append(f"claimed:   {plan.claimed.epsilon:.4g}, {plan.claimed.accounting}")
     if plan.source is not None:
         lines.append("source:    an embedding that was released before; this run adds nothing to its cost")
     if plan.curve and plan.guarantee is not None:
         points = ", ".join(f"{done}: {epsilon:.3g}" for done, epsilon in plan.curve)
-        lines.append(f"epsilon by step, likewise at delta {plan.guarantee.delta:g}: {points}")
+        lines.append(f"epsilon by step (delta, relation and observer as above): {points}")
     lines.append(
         f"generator: {plan.generator.architecture} of width {plan.generator.width}, {training.steps} steps of "
         f"{training.batch_size} fakes, learning rate {plan.optimizer.learning_rate:g}"
     )
     return "\n".join(lines)
+
+
+def guarantee_line(plan: Plan) -> str:
+    """The guarantee in full: epsilon, delta, relation and observer; or that there is none, and why."""
+    if plan.guarantee is None:
+        return f"guarantee: NONE, {plan.void}"
+    return f"guarantee: {plan.guarantee}{' -- void: --insecure-reproducible' if plan.insecure_reproducible else ''}"
 
 
 def outlook(plan: Plan) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gswgan.api.plan_text import guarantee_line
+from gswgan.api.wording import python_words
 from gswgan.plan.plan import Plan
 from gswgan.terminal import Move, PlainConsole, terminal_bar
 
@@ -58,7 +60,9 @@ def watch(plan: Plan, *, verbose: bool, callback: Callback | None) -> Iterator[W
     steps, promised = plan.training.steps, plan.guarantee
     stated = {name: getattr(promised, name, None) for name in ("delta", "neighbours", "observer")}
     with ExitStack() as shown:
-        bar = open_bar(plan, verbose)
+        promise = python_words(guarantee_line(plan))
+        logger.info("%s", promise)
+        bar = open_bar(plan, verbose, promise)
         move = _log_steps(plan) if bar is None else shown.enter_context(bar)
 
         def step(done: int) -> None:
@@ -69,28 +73,32 @@ def watch(plan: Plan, *, verbose: bool, callback: Callback | None) -> Iterator[W
         yield Watch(step=step, reading=partial(move, what="record"), note=logger.info)
 
 
-def open_bar(plan: Plan, verbose: bool) -> Any:
-    """The bar for this place: a notebook's, a terminal's, or None."""
+def open_bar(plan: Plan, verbose: bool, title: str) -> Any:
+    """The bar for this place, below a line of text: a notebook's, a terminal's, or None."""
     if not verbose:
         return None
     if _in_notebook():
-        return notebook_bar(plan.training.steps, partial(spent, plan))
+        return notebook_bar(plan.training.steps, partial(spent, plan), title)
     console = PlainConsole(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    return terminal_bar(console, plan.training.steps, "step", partial(spent, plan)) if console.is_terminal else None
+    if not console.is_terminal:
+        return None
+    console.print(title)
+    return terminal_bar(console, plan.training.steps, "step", partial(spent, plan))
 
 
 def spent(plan: Plan, done: int) -> str:
-    """The epsilon spent after so many steps, in words."""
-    if plan.guarantee is None:
+    """How much of the guarantee's epsilon is spent after so many steps; the guarantee itself is stated before."""
+    if plan.guarantee is None or plan.void is not None:
         return "NO guarantee"
-    return f"epsilon {plan.epsilon_after(done):.3g} at delta {plan.guarantee.delta:g}"
+    return f"{plan.epsilon_after(done):.3g} of {plan.guarantee.epsilon:.3g} spent"
 
 
 @contextmanager
-def notebook_bar(total: int, spent: Callable[[int], str]) -> Iterator[Move]:
-    """The same in a notebook, as an HTML element that needs no widgets."""
+def notebook_bar(total: int, spent: Callable[[int], str], title: str) -> Iterator[Move]:
+    """The same in a notebook, as an HTML element that needs no widgets, below a line of text."""
     from IPython.display import HTML, display
 
+    display(HTML(html.escape(title)))
     handles: dict[str, Any] = {}
     begun, shown = time.monotonic(), 0.0
 

@@ -1,7 +1,9 @@
 """Worst-case neighbours of preset `refined`, driven through the wiring of a real run: see wiring.py.
 
-The changed record's gradient is v or -v, far beyond the clip, that of all others 0. Coins, chunks, clip, sum, ledger
-and noise are those of a training; the kernel's release before it is looked at as with the ensemble's start.
+The changed record's gradient is v or -v, far beyond the clip; that of all others is 0, or as long and at a right angle
+to it, both as the mechanism gets them, so that a clip that does not act on each record alone shows. Coins,
+preconditioner, chunks, clip, sum, ledger and noise are those of a training; the kernel's release before it is looked at
+as with the ensemble's start.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from gswgan.audit.worst_case import FEATURES, SIGNAL_TO_NOISE, observe_start
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.denoised import latent_size
 from gswgan.generators.denoiser import Denoiser
+from gswgan.generators.preconditioner import Preconditioner
+from gswgan.generators.refined import RefinedGenerator
 from gswgan.plan.plan import Plan
 from gswgan.run.loop import make_generator
 
@@ -40,17 +44,26 @@ RECORDS, BATCH, SIDE = 20, 6, 8
 class PlantedGradients:
     """In place of the gradients of the denoiser's loss."""
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
-        width = sum(value.numel() for value in denoiser.parameters())
-        self.direction = alternating(width)
+    def __init__(self, denoiser: Denoiser, preconditioner: Preconditioner) -> None:
+        self.denoiser, self._preconditioner = denoiser, preconditioner
+        self.direction = alternating(sum(value.numel() for value in denoiser.parameters()))
+
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """What the mechanism gets of the changed record and of the others: two unit vectors at a right angle."""
+        mine = self._preconditioner.forward(self.direction[None])[0]
+        mine = mine / mine.norm()
+        others = self.direction.abs() - (self.direction.abs() @ mine) * mine
+        return mine, others / others.norm()
 
     def of_records(self, images: Tensor, labels: Tensor, records: Tensor, seed: Tensor) -> Tensor:
-        """v for white, -v for black, 0 for grey, far beyond the clip."""
-        return 1e3 * sign_of_record(images)[:, None] * self.direction
+        """v for white, -v for black; for grey, by the toss of a coin for all of a step, the others' direction or 0."""
+        scales, back = self._preconditioner.scales, self._preconditioner.back
+        mine, others = (back(direction / scales**2) for direction in self.directions())  # `forward` undoes it
+        said = sign_of_record(images)[:, None]
+        return 1e3 * (said * mine + int(seed) % 2 * (1 - said.abs()) * others)
 
     def of_samples(self, images: Tensor, labels: Tensor, seed: Tensor) -> Tensor:
-        """Of public samples, which give the scales: all alike."""
+        """Of public samples, which the axes and scales come from: all alike."""
         return torch.ones_like(self.direction)
 
 
@@ -75,7 +88,8 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
     data, generator = made_data(plan.facts, world), make_generator(plan, CPU)
     with open_real_run(plan, data) as real:
         critic = real.critic
-        planted = PlantedGradients(generator.denoised.denoiser)  # type: ignore[attr-defined]
+        assert isinstance(generator, RefinedGenerator)
+        planted = PlantedGradients(generator.denoised.denoiser, generator.preconditioner)
         answer, critic._gradients = critic.mechanism.answer, planted
         sums: list[np.ndarray] = []
 
@@ -90,10 +104,10 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
         for step in range(steps):
             critic.learn(2 + step, generator)
         real.check_ledger([plan.sums.event] * steps)
-    turned = generator.preconditioner.forward(planted.direction[None])[0].double().numpy()  # type: ignore[attr-defined]
-    seen = ReleaseStatistics(turned / np.linalg.norm(turned), plan.sums.event)
+    mine, others = (direction.double().numpy() for direction in planted.directions())
+    seen = ReleaseStatistics(mine, plan.sums.event)
     for one in sums:
-        seen.add(one)
+        seen.add(one - (one @ others) * others)  # of the others it tells how many took part
     return seen
 
 

@@ -64,13 +64,15 @@ def parse_options(methods: str, epsilon: str, seeds: str, classifiers: str) -> d
     return {"methods": wanted, "epsilons": epsilons, "seeds": parse_seeds(seeds), "classifiers": several}
 
 
-def load_sets(specs: Sequence[str], test_data: str | None, classes: int | None) -> DataSets:
-    """The named data sets, each with its held-out part."""
+def load_sets(specs: Sequence[str], test_data: str | None, **reading: Any) -> DataSets:
+    """The named data sets, each with its held-out part. `reading`: fields of `ReadOptions`, for a single data set."""
     specs = list(dict.fromkeys(specs))
-    if len(specs) > 1 and (test_data is not None or classes is not None):
-        raise PlanError("data", specs, "a single one with --test-data or --classes", "Compare them one after another.")
+    given = [name for name, value in (("test_data", test_data), *reading.items()) if value is not None]
+    if len(specs) > 1 and given:
+        expected = f"a single one with --{given[0].replace('_', '-')}"
+        raise PlanError("data", specs, expected, "Compare them one after another.")
     sets = []
     for spec in specs:
-        train = load_data(spec=spec, classes=classes)
-        sets.append((train, load_held_out(train, test_data, spec=spec, classes=classes)))
+        train = load_data(spec=spec, **reading)
+        sets.append((train, load_held_out(train, test_data, spec=spec, **reading)))
     return sets

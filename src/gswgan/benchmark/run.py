@@ -28,6 +28,7 @@ from gswgan.evaluation.result import PRIVATE, Results
 from gswgan.evaluation.synthetic import PER_CLASS, make_synthetic
 from gswgan.methods import make_plan
 from gswgan.plan.defaults import TINY
+from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import plan_warnings
 from gswgan.plan.settings import check_whole
@@ -190,6 +191,7 @@ class _Job:
                 Facts.of(train), method=cell.entry.method, preset=cell.entry.preset, epsilon=cell.epsilon,
                 seed=cell.seed, device=device.type,
             )  # fmt: skip
+            check_enough(plan, forced=None)
             for doubt in set(plan_warnings(plan, train)) - warned:
                 warned.add(doubt)
                 note(f"warning: {doubt}")

@@ -9,6 +9,17 @@ import typer
 
 from gswgan.cli.console import Json, console, needs_extra, print_json
 from gswgan.cli.progress import work_bar
+from gswgan.cli.reading_options import (
+    Background,
+    Channels,
+    Classes,
+    GroupBy,
+    ImageSize,
+    Layout,
+    Missing,
+    PixelRange,
+    reading_of,
+)
 
 _DATA, _WHAT = "Data", "What to compare"
 
@@ -17,12 +28,19 @@ def benchmark(
     out: Annotated[Path, typer.Option(
         help="The folder for the runs, tables and page. An existing one is continued.")],
     data: Annotated[list[str] | None, typer.Option(
-        help="digits (the default), mnist, fashion-mnist or a path; several times for several data sets.",
+        help="digits (the default), mnist, fashion-mnist or a path; several times for several data sets, without the "
+             "options that say how to read them.",
         rich_help_panel=_DATA)] = None,
     test_data: Annotated[str | None, typer.Option(
         help="Held-out real data, where --data (a single one) has none of its own.", rich_help_panel=_DATA)] = None,
-    classes: Annotated[int | None, typer.Option(
-        help="Number of classes, where --data (a single one) does not state it.", rich_help_panel=_DATA)] = None,
+    classes: Classes = None,
+    image_size: ImageSize = None,
+    channels: Channels = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     methods: Annotated[str, typer.Option(
         help="Comma-separated: all, kernel, ensemble (both GS-WGAN), a baseline, or METHOD:PRESET. What runs as it "
              "was published (gswgan:paper, dp-sgd-gan:dp-cgan) appears once, at its own noise.",
@@ -56,7 +74,7 @@ def benchmark(
     from gswgan.plan.settings import pick_device
 
     parsed = parse_options(methods, epsilon, seeds, classifiers)
-    sets = load_sets(data or ["digits"], test_data, classes)
+    sets = load_sets(data or ["digits"], test_data, **reading_of(locals()))
     side = max(train.image_size for train, _ in sets)
     with few_threads(side, pick_device(device)), work_bar() as (note, progress):
         found = compare(

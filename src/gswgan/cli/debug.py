@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gswgan.cli.console import Json, console, print_json
+from gswgan.cli.reading_options import (
+    Background,
+    Channels,
+    Classes,
+    GroupBy,
+    ImageSize,
+    Layout,
+    Missing,
+    PixelRange,
+    reading_of,
+)
 from gswgan.cli.running import progress_of
-from gswgan.errors import PlanError, RunError
+from gswgan.errors import DataError, PlanError, RunError
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +37,17 @@ _PLANNED = ("method", "preset", "epsilon", "delta", "steps", "rate", "seed")
 
 def debug(
     data: Annotated[str, Option(help="Data by person, as for `gswgan train`.")] = "mnist-writers",
-    public: Annotated[str, Option(help="Public labelled data by person, as DATA or DATA:SPLIT.")] = (
-        "mnist-writers:test"
-    ),
+    public: Annotated[str, Option(
+        help="Public labelled data by person, as DATA or DATA:SPLIT; read as --data is, but for a table of persons.",
+        )] = "mnist-writers:test",
+    classes: Classes = None,
+    image_size: ImageSize = None,
+    channels: Channels = None,
+    pixel_range: PixelRange = None,
+    background: Background = None,
+    layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     method: Annotated[str, Option(help="gswgan or fed-avg-gan.")] = "gswgan",
     preset: Annotated[str | None, Option(
         help="kernel (kernel critic) or ensemble (Algorithm 2); noise-0.01, noise-0.1 or noise-0.5.")] = None,
@@ -50,17 +69,17 @@ def debug(
     here, with a trusted aggregator. The same command goes on where it stopped.
     """
     options = {name: value for name, value in locals().items() if name in _PLANNED and value is not None}
-    from gswgan.data import load_data
+    reading = reading_of(locals())
     from gswgan.methods import read_plan
     from gswgan.plan.facts import Facts
 
     _check_places(out, save_plan)
-    images = load_data(data)
+    images = _read_clients(data, reading)
     plan = read_plan(plan_file) if plan_file else _plan(Facts.of(images), _kind(device, save_plan), **options)
     console.print(f"{plan.method}, {plan.preset}: {plan.guarantee}, for both generators together")
     if save_plan is not None:
         plan.save(save_plan)
-    found = {"plan": plan.to_json()} if out is None else _look_for_bug(out, plan, images, public, seed, device)
+    found = {"plan": plan.to_json()} if out is None else _look_for_bug(out, plan, images, public, reading, seed, device)
     if json:
         print_json(found)
 
@@ -70,6 +89,16 @@ def _check_places(out: Path | None, save_plan: Path | None) -> None:
         raise PlanError("out", None, "a folder for the runs, or --save-plan", "Pass one of them.")
     if save_plan is not None and os.path.lexists(save_plan):
         raise RunError("plan", str(save_plan), "a file that does not exist yet", "Choose another --save-plan.")
+
+
+def _read_clients(data: str, reading: dict[str, Any]) -> ImageData:
+    from gswgan.data import load_data
+
+    images = load_data(data, **reading)
+    if images.persons is None:
+        expected = "records by person, since clients are persons here"
+        raise DataError("data", data, expected, "Pass --layout person/class/ or --group-by, or data by person.")
+    return images
 
 
 def _kind(device: str, save_plan: Path | None) -> str:
@@ -95,14 +124,18 @@ def _plan(facts: Facts, device: str, method: str, preset: str | None = None, **o
     return make_federated_plan(facts, preset=preset or "kernel", trust="trusted-aggregator", device=device, **options)
 
 
-def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: int, device: str) -> dict[str, Any]:
+def _look_for_bug(
+    out: Path, plan: Plan, images: ImageData, public: str, reading: dict[str, Any], seed: int, device: str
+) -> dict[str, Any]:
     """Train both generators on data with the bug, and show what they draw; returns it as plain data."""
     from gswgan.evaluation.debugging import GROUPS, with_bug
+    from gswgan.plan.enough import check_enough
     from gswgan.plan.settings import pick_device
     from gswgan.report.debugging import write_page
 
+    check_enough(plan, forced=None)
     faulty, place = with_bug(images, seed=seed), pick_device(device)
-    rule = _suspicion_rule(out, public, place)
+    rule = _suspicion_rule(out, images, public, reading, place)
     console.print(f"suspected: below an accuracy of {rule.threshold:.3f}, fixed on {public}")
     for group, part in rule.parts(faulty).items():
         _train(out / group, plan, part, place)
@@ -113,10 +146,14 @@ def _look_for_bug(out: Path, plan: Plan, images: ImageData, public: str, seed: i
     return {**found, "page": str(out / "debug.html")}
 
 
-def _suspicion_rule(out: Path, public: str, device: torch.device) -> SuspicionRule:
+def _suspicion_rule(
+    out: Path, images: ImageData, public: str, reading: dict[str, Any], device: torch.device
+) -> SuspicionRule:
     """The public classifier and its threshold: kept in the folder, or made."""
     from gswgan.data import load_data
+    from gswgan.data.persons import is_table
     from gswgan.evaluation.debugging import SuspicionRule, fit_suspicion_rule
+    from gswgan.evaluation.real_data import match_classes
     from gswgan.evaluation.reference_classifier import ReferenceClassifier
     from gswgan.privacy.storage import make_folder
     from gswgan.run.folder import read_json, write_json
@@ -129,7 +166,13 @@ def _suspicion_rule(out: Path, public: str, device: torch.device) -> SuspicionRu
         return SuspicionRule(ReferenceClassifier.load(classifier, device), float(known["threshold"]))
     console.print(f"learning a classifier from {public}")
     name, _, split = public.partition(":")
-    rule = fit_suspicion_rule(load_data(name, split=split or "train"), device=device)
+    if reading.get("group_by") is not None and is_table(reading["group_by"]):  # it lists the other data
+        reading = reading | {"group_by": None, "missing": None}
+    found = load_data(name, split=split or "train", **reading)
+    if found.images.shape[1:] != images.images.shape[1:]:
+        expected = f"images {images.images.shape[1:]}, as --data has"
+        raise DataError("public", f"images {found.images.shape[1:]}", expected, "Pass other --public.")
+    rule = fit_suspicion_rule(match_classes(found, images.class_names, "public: classes"), device=device)
     make_folder(out)
     rule.classifier.save(classifier)
     write_json(facts, {"public": public, "threshold": rule.threshold})

@@ -28,10 +28,11 @@ def evaluate(
     background: Background = None,
     layout: Layout = None,
     metrics: Annotated[str | None, typer.Option(
-        help="Comma-separated: inception_score, fid, precision, recall, label_accuracy, classifiers, nearest, "
-             "membership. Default: all but fid, nearest and membership.", rich_help_panel=_WHAT)] = None,
+        help="Comma-separated: inception_score, precision, recall, label_accuracy, classifiers; only where named: fid, "
+             "kid, inception_precision, inception_recall, nearest, membership.", rich_help_panel=_WHAT)] = None,
     classifiers: Annotated[str, typer.Option(
-        help="fast (logistic regression, MLP, CNN, Gaussian NB, random forest), all (the paper's 13), or names.",
+        help="fast (logistic regression, MLP, CNN, Gaussian NB, random forest), all (the paper's 13), or names, "
+             "resnet (a ResNet-18, for a GPU) among them.",
         rich_help_panel=_WHAT)] = "fast",
     settings: Annotated[str, typer.Option(
         help="Of the classifiers: paper (fits its tables) or defaults (the libraries').",
@@ -46,7 +47,7 @@ def evaluate(
         help="Size of the synthetic set. Default: that of the training data; all of a file.",
         rich_help_panel=_WHAT)] = None,
     inception_weights: Annotated[Path | None, typer.Option(
-        help="The 2015 Inception for fid, where the fid extra is not installed.", rich_help_panel=_WHAT)] = None,
+        help="The 2015 Inception for fid and kid, where the fid extra is missing.", rich_help_panel=_WHAT)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -77,16 +78,22 @@ def _show(summary: dict[str, Any], kept: Path | None, json: bool) -> None:
 
 
 def _table(summary: dict[str, Any]) -> str:
+    from gswgan.evaluation.result import TOP
+
     shown = []
-    rows = {name: summary[name] for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
+    rows = {name: summary[name] for name in TOP}
     rows |= summary["classifiers"] | {"average accuracy": summary["average_accuracy"]}
     for group in ("nearest", "membership"):
         rows |= {f"{group}: {name.replace('_', ' ')}": entry for name, entry in (summary[group] or {}).items()}
     for name, entry in rows.items():
         if entry is not None:
             spread = "" if entry["std"] is None else f" ± {entry['std']:.3f}"
+            spread += f" (error {entry['error']:.4f})" if "error" in entry else ""
             real = f"{entry['real']:.3f}" if entry.get("real") is not None else ""
             real = f"{entry['chance']} by chance" if "chance" in entry else real
             calibrated = f"{entry['calibrated']:.1%}" if entry.get("calibrated") is not None else ""
             shown.append((name.replace("_", " "), f"{entry['mean']:.3f}{spread}", real, calibrated))
+            for label, part in entry.get("by_class", {}).items():
+                real = f"{part['real']:.3f}" if part["real"] is not None else ""
+                shown.append((f"  {label}", f"{part['mean']:.3f}", real, ""))
     return table(("PRIVATE", "synthetic", "real", "calibrated"), shown)

@@ -8,22 +8,29 @@ from typing import Annotated
 
 import typer
 
-from gswgan.cli.console import Json, console, print_json, table
-from gswgan.cli.reading_options import READING, Background, GroupBy, Layout, Missing, PixelRange, reading_of
+from gswgan.cli.console import Json, console, print_json
+from gswgan.cli.federate_status import inspect, status
+from gswgan.cli.reading_options import PERSONS, READING, Background, GroupBy, Layout, Missing, PixelRange, reading_of
 from gswgan.errors import FederationError, PlanError
 
 app = typer.Typer(
     no_args_is_help=True, help="Train on data that stays with its clients, on Flower or by files, protecting each one."
 )
+app.command()(inspect)
+app.command()(status)
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 _TRUST = (
     "trusted-aggregator (the server adds the noise; promises one client zeroed) or untrusted-server (each client adds "
-    "its own; promises one client replaced, to the server too)."
+    "its own; promises one client replaced, to the server too). With --protect record or person one of those is "
+    "replaced, and the default is untrusted-server."
 )
 
 Preset = Annotated[str, typer.Option(
     help="kernel (kernel critic, one round), ensemble (Algorithm 2: a critic at each client) or paper-federated "
     "(Algorithm 2 as published).", rich_help_panel=_RUN)]  # fmt: skip
+Protect = Annotated[str, typer.Option(
+    help="client (all of a client's records as one, for many clients), or each record or person of a few sites.",
+    rich_help_panel=_GUARANTEE)]  # fmt: skip
 TrustOption = Annotated[str | None, typer.Option(help=_TRUST, rich_help_panel=_GUARANTEE)]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of Algorithm 2. Default: 100.", rich_help_panel=_RUN)]
 Rate = Annotated[float | None, typer.Option(
@@ -50,13 +57,15 @@ Deadline = Annotated[float, typer.Option(
 DryRun = Annotated[bool, typer.Option("--dry-run",
     help="Print the plan and how many clients it takes. Nothing is released.", rich_help_panel=_RUN)]  # fmt: skip
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=_RUN)]
+_FACTS = ("protect", "name", "classes", "class_names", "image_size", "channels", "min_sites")
 _SOURCE = ("classes", "image_size", "min_records", "accuracy", "reference_classifier")
 _PLANNED = (
     "preset", "trust", "epsilon", "delta", "steps", "rounds", "rate", "seed", "allow_large_delta", "force_spend",
     "deadline", "budget", "dry_run",
 )  # fmt: skip
 _SITE = (
-    "client", "data", "state", "trust", "epsilon", "delta", "neighbours", "classes", "image_size", *READING
+    "client", "data", "state", "protect", "trust", "epsilon", "delta", "neighbours", "classes", "image_size", *READING,
+    *PERSONS,
 )  # fmt: skip
 """Options of a command that are handed on under their names."""
 
@@ -66,7 +75,8 @@ def simulate(
     data: Annotated[str, typer.Option(
         help="As for `gswgan train`; by person (mnist-writers), or with --clients.", rich_help_panel=_DATA)] = "digits",
     clients: Annotated[int | None, typer.Option(
-        help="Spread the data over so many invented clients, which are no persons.", rich_help_panel=_DATA)] = None,
+        help="Spread the data over so many invented clients, which are no persons; with --protect record or person "
+        "over so many sites.", rich_help_panel=_DATA)] = None,
     concentration: Annotated[float, typer.Option(
         help="How even their classes are: large for even, far below 1 for few classes each.",
         rich_help_panel=_DATA)] = 1.0,
@@ -83,6 +93,7 @@ def simulate(
     reference_classifier: Annotated[Path | None, typer.Option(
         help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     preset: Preset = "kernel",
+    protect: Protect = "client",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -102,7 +113,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """All clients on this machine: `gswgan federate simulate --data digits --clients 50 --out RUN`."""
     given = dict(locals())
-    from gswgan.cli.federated_run import hold_and_train, start_simulation
+    from gswgan.cli.federated_run import hold_and_train, spread_of, start_simulation
     from gswgan.data.sources import NAMES
     from gswgan.run.folder import RunFolder
 
@@ -111,22 +122,31 @@ def simulate(
             raise PlanError("options", "--budget", "nothing of the kind with --resume", "Leave it out.")
         hold_and_train(RunFolder(resume), device, json=json)
         return
-    spread = None if clients is None else {"number": clients, "concentration": concentration, "seed": seed}
     where = {name: _absolute(given[name]) for name in _SOURCE} | reading_of(given)
     where["spec"] = data if data in NAMES else str(Path(data).absolute())
-    start_simulation(where, spread, {name: given[name] for name in _PLANNED}, out, device, json=json)
+    start_simulation(where, spread_of(given), {name: given[name] for name in _PLANNED}, out, device, json=json)
 
 
 @app.command()
 def plan(
     out: Annotated[Path, typer.Option(help="The run folder to make.", rich_help_panel=_RUN)],
     clients: Annotated[Path, typer.Option(
-        help="A text file with the id of every client that may answer, one per line.", rich_help_panel=_DATA)],
-    classes: Annotated[int, typer.Option(help="Number of classes.", rich_help_panel=_DATA)],
+        help="A text file with the id of every client that may answer, one per line. With --protect record a line is "
+        "`site,records`, with person `site,records,persons`: public, and confirmed by every site.",
+        rich_help_panel=_DATA)],
     image_size: Annotated[int, typer.Option(help="Side of the images.", rich_help_panel=_DATA)],
+    classes: Annotated[int | None, typer.Option(
+        help="Number of classes, which are called 0, 1, ...", rich_help_panel=_DATA)] = None,
+    class_names: Annotated[Path | None, typer.Option(
+        help="Instead: a text file with the name of every class, one per line. Sites match theirs by name.",
+        rich_help_panel=_DATA)] = None,
+    min_sites: Annotated[int | None, typer.Option(
+        help="With --protect record or person: go on when so many sites have answered. Default: all of them.",
+        rich_help_panel=_DATA)] = None,
     channels: Annotated[int, typer.Option(help="1 (grey) or 3 (colour).", rich_help_panel=_DATA)] = 1,
     name: Annotated[str, typer.Option(help="What to call the data.", rich_help_panel=_DATA)] = "federated",
     preset: Preset = "kernel",
+    protect: Protect = "client",
     trust: TrustOption = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -146,15 +166,9 @@ def plan(
 ) -> None:  # fmt: skip
     """A run folder for real clients, from public facts alone; the round is held by files, or by Flower."""
     given = dict(locals())
-    from gswgan.cli.federated_run import make_run
-    from gswgan.data.persons import read_ids
-    from gswgan.plan.facts import Facts
+    from gswgan.cli.federated_run import make_run, public_facts
 
-    ids = read_ids(clients)
-    facts = Facts(
-        data=name, records=len(ids), persons=len(ids), classes=classes, class_names=tuple(map(str, range(classes))),
-        labelled=True, image_size=image_size, channels=channels,
-    )  # fmt: skip
+    ids, facts = public_facts(clients, {key: given[key] for key in _FACTS})
     made = make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
     if json:
         print_json(made)
@@ -169,6 +183,8 @@ def answer(
     client: Annotated[str | None, typer.Option(help="This site's id, as on the operator's list.")] = None,
     data: Annotated[str | None, typer.Option(help="This site's records, as for `gswgan train`.")] = None,
     state: Annotated[Path | None, typer.Option(help="The folder where this site remembers its answers.")] = None,
+    protect: Annotated[str | None, typer.Option(
+        help="The unit of the cap: client (the whole site; the default), record or person.")] = None,
     trust: Annotated[str | None, typer.Option(
         help="What this site agrees to: trusted-aggregator (the operator sees its sums) or untrusted-server.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The cap: epsilon over all answers of this site.")] = None,
@@ -180,6 +196,8 @@ def answer(
     pixel_range: PixelRange = None,
     background: Background = None,
     layout: Layout = None,
+    group_by: GroupBy = None,
+    missing: Missing = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """At a site: answer the operator's plan. Shows who learns what, records the answer, writes it to a file."""
@@ -229,28 +247,6 @@ def combine(
 def app_folder() -> None:
     """Print the folder of the Flower app, for `flwr run`."""
     print(Path(str(importlib.util.find_spec("gswgan.federated").origin)).parent / "app")  # type: ignore[union-attr]
-
-
-@app.command()
-def status(
-    state: Annotated[Path, typer.Argument(
-        metavar="STATE|RUN", help="Where a client keeps its state, or the folder of a simulated run.")],
-    json: Json = False,
-) -> None:  # fmt: skip
-    """What each client has spent against its cap, from its own ledger."""
-    from gswgan.cli.federated_run import spent_content
-    from gswgan.federated.memory import memories
-
-    inside = state / "private" / "clients"
-    found, rows = memories(inside if inside.is_dir() else state), []
-    for memory in found:
-        how = {"zeroed": "one client zeroed", "replace-one": "one client replaced"}[memory.cap.neighbours]
-        at = f"delta {memory.cap.delta:g}, {how}"
-        rows.append((memory.client, str(len(memory.events)), f"{memory.spent:.4g}", f"{memory.cap.epsilon:.4g}", at))
-    console.print(table(("client", "answers", "epsilon spent", "cap", "at"), rows))
-    console.print("An answer is counted before it is sent, so also where it never arrived.")
-    if json:
-        print_json({"clients": [spent_content(memory) for memory in found]})
 
 
 def _absolute(value: object) -> object:

@@ -15,14 +15,18 @@ from gswgan.api.training import run_folder
 from gswgan.cli.console import console, print_json
 from gswgan.cli.progress import progress_bar
 from gswgan.cli.running import progress_of, run_content
+from gswgan.data import ImageData
+from gswgan.data.persons import read_ids
 from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
-from gswgan.federated.memory import Memory
+from gswgan.federated.memory import Memory, home_of
+from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
-from gswgan.federated.simulation import simulate, split_data
-from gswgan.federated.site import client_of
+from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
+from gswgan.federated.simulation import simulate, site_data, split_data
+from gswgan.federated.site import check_site, client_of, read_file
 from gswgan.federated.statement import advice, who_learns_what
-from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan
+from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan, trust_of
 from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
@@ -44,6 +48,13 @@ def show(plan: Plan) -> None:
     console.print(advice(plan))
 
 
+def spread_of(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Over which invented clients or sites a simulation spreads its data; None where it has its own persons."""
+    number, protect = given["clients"], given["protect"]
+    spread = {} if number is None else {"number": number, **{key: given[key] for key in ("concentration", "seed")}}
+    return spread | ({"protect": protect} if protect != "client" else {}) or None
+
+
 def start_simulation(
     where: dict[str, Any],
     spread: dict[str, Any] | None,
@@ -60,14 +71,15 @@ def start_simulation(
     """
     if spread is not None and any(where[name] is not None for name in CHOICE):
         expected = "real persons to choose from"
-        raise PlanError("clients", spread["number"], expected, "Leave --min-records and --accuracy out.")
-    images = split_data(where, spread)
-    if images.persons is None:
-        raise PlanError("data", where["spec"], "data by person", "Pass --clients 50 to spread it, or --group-by.")
+        raise PlanError("clients", spread.get("number"), expected, "Leave --min-records and --accuracy out.")
+    if spread is not None and "protect" in spread:
+        ids, facts, images = _simulated_sites(where, spread)
+    else:
+        ids, facts, images = _simulated_clients(where, spread)
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
     allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
-    plan = make_federated_plan(Facts.of(images), device=pick_device(device).type, **options)
-    plan = plan if spread is None else for_invented_clients(plan)
+    plan = make_federated_plan(facts, device=pick_device(device).type, **options)
+    plan = plan if spread is None or facts.silos is not None else for_invented_clients(plan)
     _check(plan, allowed, forced or dry_run, budget)
     warnings = plan_warnings(plan, images)
     for warning in warnings:
@@ -79,8 +91,55 @@ def start_simulation(
         return
     if out is None:
         raise PlanError("out", None, "a folder for the run", "Pass --out RUN.")
-    ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
     hold_and_train(create_run(out, plan, ids, deadline, source=where, spread=spread, budget=budget), device, json=json)
+
+
+def _simulated_clients(
+    where: dict[str, Any], spread: dict[str, Any] | None
+) -> tuple[tuple[str, ...], Facts, ImageData]:
+    images = split_data(where, spread)
+    if images.persons is None:
+        raise PlanError("data", where["spec"], "data by person", "Pass --clients 50 to spread it, or --group-by.")
+    ids = images.person_ids or tuple(map(str, range(images.number_of_persons)))
+    return ids, Facts.of(images), images
+
+
+def _simulated_sites(where: dict[str, Any], spread: dict[str, Any]) -> tuple[tuple[str, ...], Facts, ImageData]:
+    """The made-up sites of a simulation, the public facts of what they hold, and all of it."""
+    protect = check_protect(spread["protect"])
+    if "number" not in spread:
+        raise PlanError("clients", None, f"the number of sites with --protect {protect}", "Pass --clients 5, say.")
+    images = of_unit(split_data(where), protect)
+    sites = [held(name, part, protect) for name, part in site_data(where, spread)]
+    facts = silo_facts(
+        sites, min_sites=None, data=images.name, class_names=images.class_names, image_size=images.image_size,
+        channels=images.channels,
+    )  # fmt: skip
+    return tuple(site.name for site in sites), facts, images
+
+
+def public_facts(clients: Path, given: dict[str, Any]) -> tuple[tuple[str, ...], Facts]:
+    """The ids and the public facts of a plan of real clients, or of sites with their sizes."""
+    names = _class_names(given["classes"], given["class_names"])
+    shape = {"image_size": given["image_size"], "channels": given["channels"], "class_names": names}
+    protect = check_protect(given["protect"])
+    if protect != "client":
+        sites = read_sites(clients, protect)
+        facts = silo_facts(sites, min_sites=given["min_sites"], data=given["name"], **shape)
+        return tuple(site.name for site in sites), facts
+    if given["min_sites"] is not None:
+        raise PlanError("min_sites", given["min_sites"], "nothing with --protect client", "Leave --min-sites out.")
+    ids = read_ids(clients)
+    facts = Facts(
+        data=given["name"], records=len(ids), persons=len(ids), classes=len(names), labelled=True, **shape
+    )  # fmt: skip
+    return ids, facts
+
+
+def _class_names(classes: int | None, path: Path | None) -> tuple[str, ...]:
+    if (classes is None) == (path is None):
+        raise PlanError("classes", classes, "a number, or --class-names with a file of names", "Pass one of them.")
+    return tuple(map(str, range(classes))) if classes is not None else read_ids(path)  # type: ignore[arg-type]
 
 
 def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +196,8 @@ def _train(folder: RunFolder, device: torch.device, command: str, *, json: bool)
 def _simulate(folder: RunFolder, plan: Plan, device: torch.device) -> None:
     if importlib.util.find_spec("flwr") is None:
         raise RunError("flwr", None, "Flower", "Install it: pip install 'gswgan[federated]'.")
-    total, what = (plan.training.steps, "round") if has_rounds(plan) else (plan.facts.persons or 0, "client")
+    number = plan.facts.persons or 0 if plan.facts.silos is None else len(plan.facts.silos.sites)
+    total, what = (plan.training.steps, "round") if has_rounds(plan) else (number, "client")
     with progress_bar(total, what) as move:
         simulate(folder, folder.remembered_source(), note=console.print, device=device, progress=move)
 
@@ -172,9 +232,28 @@ def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]
     return {"answer": str(out), "who_learns_what": learnt, **spent_content(Memory.read(me.home))}
 
 
+def inspect_plan(plan: Path, site: Path | None) -> dict[str, Any]:
+    """What a plan asks of a site: who sees what, what leaves; returns it as plain data. Nothing is recorded."""
+    asked = read_plan(plan)
+    show(asked)
+    memory = None
+    if site is not None:
+        config = check_site(read_file(site))
+        home = home_of(Path(str(config["state"])), str(config["client"]))
+        memory = Memory.read(home) if (home / "client.json").exists() else None
+        console.print(f"cap:       epsilon {config['epsilon']} at delta {config['delta']}, in {site}")
+    learnt = who_learns_what(asked, memory)
+    console.print("\n".join(learnt))
+    return {
+        "plan": asked.digest(), "trust": trust_of(asked), "protect": protect_of(asked), "bytes": answer_bytes(asked),
+        "guarantee": asked.cost.to_json(), "who_learns_what": learnt,
+    }  # fmt: skip
+
+
 def spent_content(memory: Memory) -> dict[str, Any]:
     """What a client has spent against its cap, as plain data."""
     return {
-        "client": memory.client, "answers": len(memory.events), "spent_epsilon": memory.spent,
+        "client": memory.client, "protect": memory.protect, "answers": len(memory.events),
+        "spent_epsilon": memory.spent,
         "cap_epsilon": memory.cap.epsilon, "delta": memory.cap.delta, "neighbours": memory.cap.neighbours,
     }  # fmt: skip

@@ -9,6 +9,13 @@ import typer
 
 _DATA = "Data"
 
+Classes = Annotated[int | None, typer.Option(
+    help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
+    "FEMNIST: 62, or the paper's 36 (case merged).", rich_help_panel=_DATA)]  # fmt: skip
+ImageSize = Annotated[int | None, typer.Option(
+    help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)]  # fmt: skip
+Channels = Annotated[int | None, typer.Option(
+    help="1 (grey) or 3 (colour), for a folder that has both kinds of images.", rich_help_panel=_DATA)]  # fmt: skip
 PixelRange = Annotated[str | None, typer.Option("--pixel-range", metavar="LOW:HIGH",
     help="The values of black and white in images of more than 8 bits (16-bit PNG or TIFF, integers in npz, DICOM), "
     "such as 0:4095 or -1000:400; others are clipped. Public: from the scanner, never from the pixels.",
@@ -27,13 +34,14 @@ Missing = Annotated[str | None, typer.Option("--missing", metavar="own",
 
 READING = ("pixel_range", "background", "layout")
 PERSONS = ("group_by", "missing")
+SHAPE = ("classes", "image_size", "channels")
 
 
 def reading_of(given: dict[str, Any]) -> dict[str, Any]:
     """Those of the options above that a command has, as a run remembers them; a table's path is absolute."""
     from gswgan.data.persons import is_table
 
-    found = {name: given[name] for name in (*READING, *PERSONS) if name in given}
+    found = {name: given[name] for name in (*SHAPE, *READING, *PERSONS) if name in given}
     if found.get("group_by") is not None and is_table(found["group_by"]):
         found["group_by"] = str(Path(found["group_by"]).absolute())
     return found

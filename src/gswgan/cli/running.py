@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def progress_of(plan: Plan) -> AbstractContextManager[Move]:
-    """The bar of a run, with the epsilon spent so far; what that epsilon means stands above and below it."""
+    """The bar of a run, with what is spent so far; the guarantee that this counts towards is printed before."""
     from gswgan.api.progress import spent
 
     return progress_bar(plan.training.steps, spent=partial(spent, plan))

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from gswgan.cli.console import Json
-from gswgan.cli.reading_options import Background, GroupBy, Layout, Missing, PixelRange
+from gswgan.cli.reading_options import (
+    Background,
+    Channels,
+    Classes,
+    GroupBy,
+    ImageSize,
+    Layout,
+    Missing,
+    PixelRange,
+)
 from gswgan.cli.train_options import TrainOptions
 
 _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
@@ -20,14 +29,9 @@ def train(
         "folder of .parquet or .npz files of any size, or a folder with a subfolder of images (png, jpg, bmp, tif, "
         "dcm) for each class. By person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with "
         "--layout or --group-by.", rich_help_panel=_DATA)] = None,
-    classes: Annotated[int | None, typer.Option(
-        help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
-        "FEMNIST: 62, or the paper's 36 (case merged).",
-        rich_help_panel=_DATA)] = None,
-    image_size: Annotated[int | None, typer.Option(
-        help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)] = None,
-    channels: Annotated[int | None, typer.Option(
-        help="1 (grey) or 3 (colour), for a folder that has both kinds of images.", rich_help_panel=_DATA)] = None,
+    classes: Classes = None,
+    image_size: ImageSize = None,
+    channels: Channels = None,
     labels: Annotated[bool, typer.Option(help="Use the labels, or learn one class.", rich_help_panel=_DATA)] = True,
     public: Annotated[str | None, typer.Option(metavar="DATA",
         help="Images that nobody needs to protect, as you state by this option: read as --data is, cut to squares, "
@@ -95,7 +99,7 @@ def train(
         rich_help_panel=_RUN)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
         help="Print the plan, what more or less data would buy, and which critic to use, and how "
-        "long the run would take on this machine (preset kernel). Nothing is released.",
+        "long the run would take on this machine (an estimate for preset kernel alone). Nothing is released.",
         rich_help_panel=_RUN)] = False,
     save_plan: Annotated[Path | None, typer.Option(
         help="Save the plan to this file, then stop.", rich_help_panel=_RUN)] = None,

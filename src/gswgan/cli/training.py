@@ -151,7 +151,8 @@ def _show_time(options: TrainOptions, plan: Plan) -> float | None:
     device = pick_device(options.device)
     with few_threads(plan.facts.image_size, device):
         found = estimate(plan, device)
-    console.print(f"time:      {found or 'not estimated: the steps of this critic need data; a run shows its own'}")
+    none = "no estimate for this preset: its steps need data. A run shows the time that is left"
+    console.print(f"time:      {found or none}")
     return None if found is None else found.seconds
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from gswgan.data import ImageData
 from gswgan.errors import GswganError
-from gswgan.evaluation.metrics import EvaluationSetup, Figures, Metric, Tick
+from gswgan.evaluation.metric import Figures, Metric, Tick
+from gswgan.evaluation.metrics import EvaluationSetup
 from gswgan.evaluation.references import References
 from gswgan.evaluation.result import Results
 
@@ -84,12 +85,12 @@ def _jobs(metrics: list[Metric], seeds: tuple[int, ...], results: Results, refer
     """What is still to be measured: on real data first, then seed by seed."""
     jobs = []
     for metric in metrics:
-        results.ask(metric.figures, seeds)
-        known = references.known([_key(metric, figure) for figure in metric.figures])
-        results.real |= {
-            figure: known[_key(metric, figure)] for figure in metric.figures if _key(metric, figure) in known
-        }
-        if metric.real is not None and len(known) < len(metric.figures):
+        every = (*metric.figures, *metric.also)
+        results.ask(every, seeds)
+        stored = references.known([_key(metric, figure) for figure in every])
+        known = {figure: stored[_key(metric, figure)] for figure in every if _key(metric, figure) in stored}
+        results.real |= known
+        if metric.real is not None and not set(metric.figures) <= set(known):
             jobs.append(_Job(metric, None))
     for seed in seeds:
         jobs += [_Job(one, seed) for one in metrics if not all(results.has(figure, seed) for figure in one.figures)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,20 +13,23 @@ import numpy as np
 import torch
 
 from gswgan.data import ImageData
-from gswgan.evaluation.classifiers import FAST, Settings, accuracy, estimated_seconds
-from gswgan.evaluation.frechet import Moments, frechet_distance
-from gswgan.evaluation.inception import InceptionMissing, load_inception, reference_moments, seconds_per_image
+from gswgan.evaluation.by_inception import InceptionMetrics
+from gswgan.evaluation.classifiers import FAST, Settings, accuracy_by_class, estimated_seconds, predictions
+from gswgan.evaluation.inception import InceptionMissing, load_inception
 from gswgan.evaluation.inception_score import inception_score
-from gswgan.evaluation.membership import membership, nearness
+from gswgan.evaluation.membership import membership, nearest_records, nearness
+from gswgan.evaluation.metric import Figures, Metric, Tick
 from gswgan.evaluation.precision_recall import precision_recall
 from gswgan.evaluation.reference_classifier import EPOCHS, RECIPE, ReferenceClassifier, cached_reference_classifier
 from gswgan.evaluation.references import ReferenceFolders
 from gswgan.evaluation.synthetic import stratified
 
 METRICS = (
-    "inception_score", "fid", "precision", "recall", "label_accuracy", "classifiers", "nearest", "membership",
+    "inception_score", "fid", "kid", "precision", "recall", "inception_precision", "inception_recall",
+    "label_accuracy", "classifiers", "nearest", "membership",
 )  # fmt: skip
-BY_NAME_ONLY = ("fid", "nearest", "membership")
+BY_INCEPTION = ("fid", "kid", "inception_precision", "inception_recall")
+BY_NAME_ONLY = (*BY_INCEPTION, "nearest", "membership")
 """Measured only where asked for by name."""
 BY_REFERENCE_CLASSIFIER = ("inception_score", "precision", "recall", "label_accuracy")
 POINTS = 10_000
@@ -38,9 +41,6 @@ MAX_UNASKED_TRAINING_SECONDS = 30 * 60.0
 _EPOCH, _FORWARD = {"cpu": 290.0, "cuda": 2.0}, {"cpu": 85.0, "cuda": 1.0}
 _DISTANCES = {"cpu": 70.0, "cuda": 2.0}  # of precision and recall, for POINTS
 _NEIGHBOURS = {"cpu": 150.0, "cuda": 2.0}  # 60,000 to 60,000
-
-Figures = Mapping[str, float]
-Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +54,6 @@ class Request:
     seeds: tuple[int, ...] = (1,)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     inception_weights: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """Figures that are measured together, with the seconds that this takes, roughly."""
-
-    figures: tuple[str, ...]
-    of: Callable[[ImageData, int, Tick], Figures]
-    seconds: float
-    real: Callable[[Tick], Figures] | None
-    real_seconds: float
-    key: str = ""
-    """What the figures on real data depend on besides the data."""
 
 
 @dataclass(kw_only=True)
@@ -93,7 +80,7 @@ class EvaluationSetup:
         names = named or tuple(name for name in METRICS if name not in BY_NAME_ONLY)
         found: list[Metric] = []
         skipped: dict[str, str] = {}
-        for name in dict.fromkeys("precision" if name == "recall" else name for name in names):
+        for name in dict.fromkeys(name.replace("recall", "precision") for name in names):
             labelled = self.train.labels is not None
             if not labelled and (name == "classifiers" or name in BY_REFERENCE_CLASSIFIER):
                 skipped[name] = "the data has no labels"
@@ -108,14 +95,16 @@ class EvaluationSetup:
                 )
             elif name == "classifiers":
                 found += self._classifiers(skipped)
-            elif name == "fid":
-                found += self._fid(skipped)
+            elif name in BY_INCEPTION:
+                if isinstance(self._inception, InceptionMissing):
+                    skipped[name] = str(self._inception).rstrip(".")
+                else:
+                    found.append(self._inception.metric(name))
             elif name in BY_REFERENCE_CLASSIFIER:
                 found.append(self._by_reference_classifier(name))
             else:
                 found.append(self._remembering(name))
-        if "precision" in skipped:
-            skipped["recall"] = skipped["precision"]
+        skipped |= {name.replace("precision", "recall"): why for name, why in skipped.items() if "precision" in name}
         return found, skipped
 
     # -- by the classifier ---------------------------------------------------------------------------------------------
@@ -178,26 +167,14 @@ class EvaluationSetup:
 
     # -- by Inception ---------------------------------------------------------------------------------------------
 
-    def _fid(self, skipped: dict[str, str]) -> Iterator[Metric]:
+    @cached_property
+    def _inception(self) -> InceptionMetrics | InceptionMissing:
+        """The metrics that are measured with Inception, or why there are none."""
         try:
             inception = load_inception(self.request.inception_weights, self.request.device)
         except InceptionMissing as missing:
-            skipped["fid"] = str(missing).rstrip(".")
-            return
-        train, test, folders = self.train, self.test, self.folders
-        each = seconds_per_image(inception, train.images)
-        known: list[Moments] = []
-
-        def distance(images: np.ndarray, tick: Tick, folder: Path | None = None) -> Figures:
-            if not known:
-                known.append(reference_moments(train.images, inception, folders.train, progress=tick))
-            return {"fid": frechet_distance(known[0], reference_moments(images, inception, folder, progress=tick))}
-
-        yield Metric(
-            figures=("fid",), of=lambda data, _, tick: distance(data.images, tick), seconds=each * self.samples,
-            real=None if test is None else lambda tick: distance(test.images, tick, folders.test),
-            real_seconds=0.0 if test is None else each * (train.n + test.n), key=inception.weights_kind,
-        )  # fmt: skip
+            return missing
+        return InceptionMetrics(inception, self.train, self.test, self.folders, samples=self.samples, size=self._points)
 
     # -- by downstream classifiers --------------------------------------------------------------------------------
 
@@ -215,11 +192,13 @@ class EvaluationSetup:
                 real=partial(self._classified, name, self.train, 0),
                 real_seconds=self._classifier_seconds(name, size or self.train.n),
                 key=f"{request.settings}, {size or 'all'}",
+                also=tuple(f"by_class.{name}.{label}" for label in self.train.class_names),
             )
 
     def _classifier_seconds(self, name: str, records: int) -> float:
         pixels = self.train.images[0].size
-        return estimated_seconds(name, records=records, pixels=pixels, settings=self.request.settings)
+        settings, device = self.request.settings, self.request.device.type
+        return estimated_seconds(name, records=records, pixels=pixels, settings=settings, device=device)
 
     def _classified(self, name: str, data: ImageData, seed: int, tick: Tick) -> Figures:
         request, test = self.request, self.test
@@ -228,11 +207,13 @@ class EvaluationSetup:
         assert data.labels is not None
         assert test is not None
         assert test.labels is not None
-        found = accuracy(
-            name, data.images, data.labels, test.images, test.labels, classes=test.classes, settings=request.settings,
-            seed=seed, device=request.device,
+        guesses = predictions(
+            name, data.images, data.labels, test.images, classes=test.classes, settings=request.settings, seed=seed,
+            device=request.device,
         )  # fmt: skip
-        return {f"classifiers.{name}": found}
+        by_class = accuracy_by_class(guesses, test.labels)
+        found = {f"by_class.{name}.{test.class_names[label]}": value for label, value in by_class.items()}
+        return {f"classifiers.{name}": float((guesses == test.labels).mean()), **found}
 
     # -- what the set remembers of its training records -----------------------------------------------------------
 
@@ -242,15 +223,17 @@ class EvaluationSetup:
         assert test is not None
 
         def near(data: ImageData) -> Figures:
-            found = nearness(data.images, self.train.images, test.images, device=device)
-            return {f"nearest.{key}": value for key, value in vars(found).items()}
+            sets = (data.images, self.train.images, test.images)
+            found = vars(nearness(*sets, device=device)) | vars(nearest_records(*sets, device=device))
+            return {f"nearest.{key}": value for key, value in found.items()}
 
         def attack(data: ImageData, seed: int) -> Figures:
             found = membership(data.images, self.train.images, test.images, device=device, seed=seed)
             return {"membership.auc": found.auc, "membership.tpr_at_1_percent_fpr": found.tpr_at_1_percent_fpr}
 
-        kinds = ("train", "held_out", "closer_to_train") if name == "nearest" else ("auc", "tpr_at_1_percent_fpr")
-        pairs = self.samples * (self.train.n + test.n) / 60_000**2
+        near_kinds = ("train", "held_out", "closer_to_train", "record", "record_of_held_out", "near_copies")
+        kinds = near_kinds if name == "nearest" else ("auc", "tpr_at_1_percent_fpr")
+        pairs = (2 if name == "nearest" else 1) * self.samples * (self.train.n + test.n) / 60_000**2
         return Metric(
             figures=tuple(f"{name}.{kind}" for kind in kinds),
             of=lambda data, seed, _: near(data) if name == "nearest" else attack(data, seed),

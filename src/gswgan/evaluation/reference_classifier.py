@@ -165,9 +165,9 @@ def train_reference_classifier(
             if len(pick) < batch:
                 continue
             rows = pick.to(device)
-            shifted = _shift(images[rows], generator)
+            moved = shifted(images[rows], generator, max(1, data.image_size // 14))
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                loss = nn.functional.cross_entropy(network(_scaled(shifted)), labels[rows])
+                loss = nn.functional.cross_entropy(network(_scaled(moved)), labels[rows])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -215,10 +215,9 @@ def _scaled(images: Tensor) -> Tensor:
     return (images.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
-def _shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image moved by up to a fourteenth of its side (at least one pixel) either way; its edge is repeated."""
+def shifted(images: Tensor, generator: torch.Generator, reach: int) -> Tensor:
+    """Each image moved by up to `reach` pixels either way; its edge is repeated."""
     number, channels, side, _ = images.shape
-    reach = max(1, side // 14)
     moves = torch.randint(-reach, reach + 1, (2, number, 1), generator=generator)
     rows, columns = (torch.arange(side) + moves).clamp(0, side - 1).to(images.device)
     each = torch.arange(number, device=images.device)[:, None, None, None]

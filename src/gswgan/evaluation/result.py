@@ -15,8 +15,14 @@ from gswgan.evaluation.classifiers import CHOSEN_ON
 from gswgan.privacy.storage import named_by_user, read_file, write_durably
 
 PRIVATE = "computed on real data and not covered by the guarantee: not for release"
-TOP = ("inception_score", "fid", "precision", "recall", "label_accuracy")
-CHANCE = {"nearest.closer_to_train": 0.5, "membership.auc": 0.5, "membership.tpr_at_1_percent_fpr": 0.01}
+TOP = (
+    "inception_score", "fid", "kid", "precision", "recall", "inception_precision", "inception_recall",
+    "label_accuracy",
+)  # fmt: skip
+CHANCE = {
+    "nearest.closer_to_train": 0.5, "nearest.near_copies": 0.01, "membership.auc": 0.5,
+    "membership.tpr_at_1_percent_fpr": 0.01,
+}  # fmt: skip
 """What the checks of remembering give where nothing is remembered."""
 
 
@@ -70,6 +76,9 @@ class Results:
         found |= {name: self._entry(name) for name in TOP}
         every = dict.fromkeys(name for name in (*self.seeds, *self.skipped) if name.startswith("classifiers."))
         entries = {name: self._entry(name, calibrated=True) for name in every}
+        for name, entry in entries.items():
+            if entry is not None and (by_class := self._by_class(name.partition(".")[2])):
+                entry["by_class"] = by_class
         found["classifiers"] = {name.partition(".")[2]: entry for name, entry in entries.items()}
         found["average_accuracy"] = self._average([name for name, entry in entries.items() if entry])
         for group in ("nearest", "membership"):
@@ -77,12 +86,21 @@ class Results:
             found[group] = {name: entry for name, entry in parts.items() if entry} or None
         return found | {"skipped": self.skipped}
 
+    def _by_class(self, classifier: str) -> dict[str, Any]:
+        """Accuracy by the name of the class; without the classes that no test image has."""
+        start = f"by_class.{classifier}."
+        found = {figure.removeprefix(start): self._entry(figure) for figure in self.seeds if figure.startswith(start)}
+        return {label: {"mean": entry["mean"], "real": entry["real"]} for label, entry in found.items() if entry}
+
     def _entry(self, figure: str, *, calibrated: bool = False) -> dict[str, Any] | None:
         seeds = [str(seed) for seed in self.seeds.get(figure, [])]
         values = [self.values[figure][seed] for seed in seeds if seed in self.values.get(figure, {})]
         if not values:
             return None
         entry: dict[str, Any] = {**_mean_std(values), "real": self.real.get(figure), "seeds": len(values)}
+        errors = self.values.get(f"{figure}_error", {})
+        if error := [errors[seed] for seed in seeds if seed in errors]:
+            entry["error"] = float(np.mean(error))
         if figure in CHANCE:
             entry["chance"] = CHANCE[figure]
         if calibrated:
@@ -98,7 +116,9 @@ class Results:
             return None
         entries = [self._entry(figure, calibrated=True) or {} for figure in figures]
         per_seed = [float(np.mean([self.values[figure][seed] for figure in figures])) for seed in seeds]
-        rest = {name: float(np.mean([entry[name] for entry in entries])) for name in ("real", "calibrated")}
+        rest: dict[str, float | None] = {"real": float(np.mean([entry["real"] for entry in entries]))}
+        calibrated = [entry["calibrated"] for entry in entries]
+        rest["calibrated"] = None if None in calibrated else float(np.mean(calibrated))  # no real one gets any right
         return {**_mean_std(per_seed), **rest, "seeds": len(seeds), "of": [f.partition(".")[2] for f in figures]}
 
 

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +122,7 @@ class Answers:
         return self.place / f"{hashlib.blake2b(client.encode(), digest_size=12).hexdigest()}.bin"
 
     def _kept(self, client: str) -> NDArray[np.int64]:
-        return unpack(read_file(self.path_of(client), 8 * math.prod(shape_of(self.plan))), self.plan)
+        return unpack(read_file(self.path_of(client), 8 * math.prod(shape_of(self.plan))), self.plan, client)
 
     def _note(self, client: object, node: int, down: int, up: int, **more: str) -> None:
         shown = client[:256] if isinstance(client, str) else None
@@ -137,12 +138,15 @@ def log_of(folder: RunFolder) -> Path:
 
 def known_nodes(folder: RunFolder) -> dict[int, str]:
     """The client that each node has answered for, as the log of a run has it."""
-    log = log_of(folder)
+    return {int(row["node"]): row["client"] for row in log_rows(log_of(folder)) if "digest" in row}
+
+
+def log_rows(log: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
     if not log.exists():
-        return {}
+        return []
     drop_torn_tail(log)
-    rows = map(json.loads, log.read_text().splitlines())
-    return {int(row["node"]): row["client"] for row in rows if "digest" in row}
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def _digest(grid: NDArray[np.int64]) -> str:

@@ -24,10 +24,11 @@ import numpy as np
 
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, GswganError
-from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, Work
+from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, SumsAtSite, Work
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
+from gswgan.federated.silos import Protect, as_planned, check_listed, held, of_unit, protect_of
 from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -45,9 +46,12 @@ REFUSED = "this client does not answer this question"
 SHAPE = ("classes", "labelled", "image_size", "channels")
 """What a client may state of its data: the shape, which is public. Not how much data: there may be none."""
 
+SITE_SHAPE = ("labelled", "image_size", "channels")
+"""What a silo states of its data beside its size."""
+
 
 class Client:
-    """One person's side: its data, whom it trusts, its cap, its limits and its memory."""
+    """One person's side, or one site's: its data, whom it trusts, its cap, its limits and its memory."""
 
     def __init__(
         self,
@@ -60,25 +64,36 @@ class Client:
         limits: Limits | None = None,
         shape: Mapping[str, object] | None = None,
         budget: Path | None = None,
+        protect: Protect = "client",
         insecure: bool = False,
     ) -> None:
         """`data`: the records, or how to read them when a plan with these facts has been accepted.
 
+        `protect`: the unit of the cap; a plan that protects another unit is refused.
         `shape`: what is stated of the data (some of SHAPE); a plan of another shape is refused. `budget`: the client's
         own budget file, which counts its answers with whatever else is entered there. `insecure` lets it take part
         in a run whose noise is known, which has no guarantee: for tests.
         """
         self.name, self.trust, self._budget, self._insecure = name, trust, budget, insecure
         self._limits = limits or Limits()
+        self.protect = protect
+        if protect != "client" and cap.neighbours != "replace-one":
+            raise FederationError("neighbours", cap.neighbours, f"replace-one, with protect {protect}")
         if isinstance(data, ImageData):
-            found = of_one_person(data)
-            shape = {name: getattr(found, name) for name in SHAPE} if shape is None else shape
+            found = of_one_person(data) if protect == "client" else of_unit(data, protect)
+            shape = {name: getattr(found, name) for name in self._stated} if shape is None else shape
             self._read: Callable[[Facts], ImageData] = lambda facts: found
         else:
             self._read = data
         self._shape, self.home = dict(shape or {}), home_of(state, name)
         make_folder(self.home, private=True)
-        write_json(self.home / "client.json", {"client": name, "cap": vars(cap)})
+        _keep_unit(self.home, protect)
+        write_json(self.home / "client.json", {"client": name, "cap": vars(cap), "protect": protect})
+
+    @property
+    def _stated(self) -> tuple[str, ...]:
+        """What is stated of the data: a site may lack classes, which are matched by name when it answers."""
+        return SHAPE if self.protect == "client" else SITE_SHAPE
 
     def reply(self, fields: Fields) -> dict[str, str | bytes]:
         """The answer to a question, or REFUSED. Nothing that is raised on the way leaves, whatever it is."""
@@ -108,12 +123,16 @@ class Client:
             return raw
 
     def _answer_to(self, folder: Path, plan: Plan, batch: Batch | None) -> Answer:
-        return SumsAtClient(folder, plan) if batch is None else CriticAtClient(folder, plan, batch)
+        if batch is not None:
+            return CriticAtClient(folder, plan, batch)
+        return SumsAtClient(folder, plan) if self.protect == "client" else SumsAtSite(folder, plan)
 
     def _accept(self, plan: Plan) -> None:
         """Whom the plan trusts, its cost, secret noise, the shape: what needs neither the data nor an estimate."""
         if trust_of(plan) != self.trust:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
+        if protect_of(plan) != self.protect:
+            raise FederationError("protect", protect_of(plan), f"{self.protect}, as this client is set up")
         if check_cost(plan) is None and not self._place(plan).exists():
             stated = FederationError("dp-accounting", None, f"the package, to compute the cost: {NOT_RECOMPUTED}")
             self._log("the plan's epsilon", stated)
@@ -136,7 +155,8 @@ class Client:
             if is_new:
                 folder.mkdir(mode=0o700)
                 sync_folder(self.home)
-            secret, data, entered = self._secret(plan, folder), self._records(plan), None
+            data = self._records(plan)
+            secret, entered = self._secret(plan, folder), None
             if self._budget is not None:  # all that the plan can ask of one client, whatever coins the server tosses
                 entered = enter_into(self._budget, plan, data, secret, where=folder, total=total)
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
@@ -149,9 +169,20 @@ class Client:
         yield Work(data=data, ledger=ledger, secret=secret, failed=lambda wrong: self._log(failed, wrong))
 
     def _records(self, plan: Plan) -> ImageData:
-        """The client's records, or none at all where what is there cannot be used for this plan."""
+        """The client's records, or none at all where what is there cannot be used for this plan.
+
+        The size of a silo and the names of its classes are public: a plan with others is refused.
+        """
         try:
-            data = of_one_person(self._read(plan.facts))
+            data = self._read(plan.facts)
+            data = of_one_person(data) if self.protect == "client" else of_unit(data, self.protect)
+        except Exception as wrong:
+            self._log("data that cannot be used, so zeros in its place", wrong)
+            return no_records(plan.facts, self.name)
+        if self.protect != "client":
+            check_listed(plan, held(self.name, data, self.protect))
+            data = as_planned(data, plan.facts)
+        try:
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:
                 raise FederationError("data", dict(zip(SHAPE, found)), f"{asked}, as planned")
@@ -185,6 +216,14 @@ class Client:
             write_log(self.home, what, why)
 
 
+def _keep_unit(home: Path, protect: Protect) -> None:
+    """Refuse to count answers of two units against one cap: an epsilon is for one of them."""
+    if (home / "client.json").exists() and (known := Memory.read(home)).protect != protect and known.events:
+        raise FederationError(
+            "protect", protect, f"{known.protect}, as the answers in {home} are for", "Choose another state folder."
+        )
+
+
 def of_one_person(data: ImageData) -> ImageData:
     """Return the data if it is that of one person."""
     if data.persons is None or data.number_of_persons != 1:
@@ -200,6 +239,6 @@ def no_records(facts: Facts, name: str) -> ImageData:
         labels=np.zeros(0, np.int64) if facts.labelled else None,
         classes=facts.classes,
         class_names=facts.class_names,
-        persons=np.zeros(0, np.int64),
-        person_ids=(name,),
+        persons=None if facts.persons is None else np.zeros(0, np.int64),
+        person_ids=() if facts.persons is None else (name,),
     )

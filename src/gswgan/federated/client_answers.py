@@ -21,6 +21,7 @@ from typing import Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.critics.ensemble.ensemble import Ensemble
@@ -31,11 +32,13 @@ from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
 from gswgan.federated.messages import Batch, pack, shape_of
+from gswgan.federated.silos import grid_shape, site_sum
 from gswgan.federated.trust import answer_event, trust_of, weight_of_counts
 from gswgan.generators.generator import Generator
 from gswgan.plan.plan import Plan
-from gswgan.privacy import BatchStreams, GaussianMechanism, Ledger, Streams
-from gswgan.privacy.mechanism import GRID_BITS, announce, clip_to_grid
+from gswgan.privacy import BatchStreams, Contribution, GaussianMechanism, Ledger, Streams
+from gswgan.privacy.mechanism import GRID_BITS, ClippedSum, announce, clip_to_grid
+from gswgan.privacy.mechanism import Answer as NoisySum
 from gswgan.privacy.storage import read_file, write_durably
 from gswgan.run.checkpoint import Checkpoint
 
@@ -78,7 +81,7 @@ def sanitize(plan: Plan, name: str, rows: Tensor, work: Work) -> bytes:
         return pack(grid, plan)
     mechanism = GaussianMechanism(contribution=bound, event=event, ledger=work.ledger, streams=work.secret)
     noisy = mechanism.answer(name, [(rows, None)], slots=rows.shape[1], width=rows.shape[2])
-    return pack(np.rint(noisy.sums / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64), plan)
+    return pack(on_grid(noisy, bound), plan)
 
 
 class SumsAtClient:
@@ -105,6 +108,39 @@ class SumsAtClient:
         raw = sanitize(plan, self.name, row, work)
         write_durably(self._path, raw, mode=0o600)
         return raw
+
+
+class SumsAtSite(SumsAtClient):
+    """The sum of a site's clipped records or persons, once; with an untrusted server, with all of the noise.
+
+    A class that the site does not have is a row of zeros, and has the same noise as any other.
+    """
+
+    def make(self, work: Work) -> bytes:
+        """The sums; zeros where they cannot be computed."""
+        plan, bound, event = self._plan, self._plan.sums.contribution, answer_event(self._plan)
+        try:
+            summed = site_sum(plan, work.data, weight_of_counts(plan))
+        except Exception as wrong:  # whether there is an answer must not depend on the records
+            work.failed(wrong)
+            summed = ClippedSum(contribution=bound, total=np.zeros(grid_shape(plan), np.int64))
+        if trust_of(plan) == "trusted-aggregator":
+            grid = summed.total
+            announce(self.name, grid, bound, event, work.ledger, work.secret)
+        else:
+            mechanism = GaussianMechanism(contribution=bound, event=event, ledger=work.ledger, streams=work.secret)
+            slots, columns = grid_shape(plan)
+            noisy = mechanism.answer(self.name, summed, slots=slots, width=columns - bound.counts)
+            grid = on_grid(noisy, bound)
+        raw = pack(grid, plan)
+        write_durably(self._path, raw, mode=0o600)
+        return raw
+
+
+def on_grid(noisy: NoisySum, bound: Contribution) -> NDArray[np.int64]:
+    """What a mechanism has answered, as the integers that it was."""
+    parts = [noisy.sums, *([] if noisy.counts is None else [noisy.counts[:, None] * bound.clip_norm])]
+    return np.rint(np.hstack(parts) / (bound.clip_norm * 2.0**-GRID_BITS)).astype(np.int64)
 
 
 class CriticAtClient:

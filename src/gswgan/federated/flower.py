@@ -98,7 +98,7 @@ def hold(grid: Grid, held: Round, *, note: Note, progress: Progress, patience: f
                 note(f"refused: {refused}")
             progress(len(held.answered))
         time.sleep(POLL_SECONDS)
-    held.answers.close()
+    held.close()
 
 
 class FlowerCarrier:

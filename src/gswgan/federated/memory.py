@@ -1,6 +1,6 @@
 """What a client remembers on its own disk about its answers, and the cap that they must stay within.
 
-STATE/<name of the client>/client.json                      the client's id and its cap
+STATE/<name of the client>/client.json                      the client's id, its cap, and what one unit of it is
                           /log.jsonl                        what was refused and why, for the site alone
                           /<digest of a plan>/ledger.jsonl  one line for each answer, before it is made
 """
@@ -62,6 +62,8 @@ class Memory:
 
     client: str
     cap: Cap
+    protect: str
+    """What the cap is for: the whole client, or each record or person of a site."""
     events: tuple[BaseEvent, ...]
     """All that was recorded, sent or not: a client counts what it was about to send."""
 
@@ -71,7 +73,8 @@ class Memory:
         known = read_json(home / "client.json", "the client.json of a client's state")
         ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
         events = tuple(entry.event for path in ledgers for entry in recorded(path))
-        return cls(client=str(known["client"]), cap=Cap(**known["cap"]), events=events)
+        protect = str(known.get("protect", "client"))
+        return cls(client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events)
 
     @property
     def spent(self) -> float:

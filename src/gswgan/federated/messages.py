@@ -1,6 +1,7 @@
 """What travels, in both modes, and how it is checked before it is believed. Everything is plain text or bytes.
 
 - Kernel critic: down the plan; up one row, the client's class sums with their counts.
+- Silos: the same with a site's sums of its clipped records or persons.
 - Algorithm 2: down the plan and the fakes of a round; up one row of gradients for each fake that is judged. The fakes
   have two parts: a pool to learn from, with as many of each class, which serves all updates of the round, and the
   fakes that are judged. They travel as 8-bit images, as data and samples are: the critics see exactly these.
@@ -23,13 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.errors import FederationError, short
+from gswgan.federated.silos import FAR, check_sum
 from gswgan.federated.trust import has_rounds, trust_of
 from gswgan.methods import read_plan as parse_plan
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS, fits_grid
-
-FAR = 12.0
-"""Standard deviations beyond which no honest noisy number lies: one in 10^32 draws."""
 
 MAX_PLAN_CHARACTERS = 2**22
 """Of a plan's text that is read: ten thousand classes with long names take 1.2 million."""
@@ -140,6 +139,11 @@ def shape_of(plan: Plan) -> tuple[int, int]:
     )
 
 
+def answer_bytes(plan: Plan) -> int:
+    """How many bytes the numbers of an answer take."""
+    return math.prod(shape_of(plan)) * _type(plan).itemsize
+
+
 def answer(client: str, plan: Plan, raw: bytes, number: int | None = None) -> dict[str, str | bytes]:
     """What a client sends; `number`: of the round of Algorithm 2."""
     whose = {"client": client, "plan": plan.digest()}
@@ -157,7 +161,7 @@ def read_answer(fields: Fields, plan: Plan, number: int | None = None) -> tuple[
         raise FederationError("plan", short(str(fields.get("plan")), 12), f"{plan.digest()[:12]}, what was asked for")
     if number is not None and fields.get("round") != str(number):
         raise FederationError("round", short(str(fields.get("round")), 12), f"{number}, the round that is open")
-    return client, unpack(raw_of(fields, number), plan)
+    return client, unpack(raw_of(fields, number), plan, client)
 
 
 def raw_of(fields: Fields, number: int | None) -> object:
@@ -172,7 +176,8 @@ def _largest(plan: Plan) -> float:
 
 
 def _type(plan: Plan) -> np.dtype[np.signedinteger]:
-    narrow = _largest(plan) < 2**31 if has_rounds(plan) else trust_of(plan) == "trusted-aggregator"
+    clear = trust_of(plan) == "trusted-aggregator" and plan.facts.silos is None  # one clipped row, without noise
+    narrow = _largest(plan) < 2**31 if has_rounds(plan) else clear
     return np.dtype("<i4" if narrow else "<i8")
 
 
@@ -181,10 +186,11 @@ def pack(grid: NDArray[np.int64], plan: Plan) -> bytes:
     return np.ascontiguousarray(grid).astype(_type(plan), casting="unsafe").tobytes()
 
 
-def unpack(raw: object, plan: Plan) -> NDArray[np.int64]:
-    """The numbers of an answer [rows, columns], or a FederationError: wrong type, wrong size or too large.
+def unpack(raw: object, plan: Plan, client: str = "") -> NDArray[np.int64]:
+    """The numbers of a client's answer [rows, columns], or a FederationError: wrong type, wrong size or too large.
 
-    A clipped row has norm at most the clip norm, exactly. A noisy one is bounded by what noise can do.
+    A clipped row has norm at most the clip norm, exactly. A noisy one is bounded by what noise can do. A site's sums
+    are bounded by the number of its records.
     """
     kind, shape = _type(plan), shape_of(plan)
     if not isinstance(raw, bytes):
@@ -192,7 +198,9 @@ def unpack(raw: object, plan: Plan) -> NDArray[np.int64]:
     if len(raw) != math.prod(shape) * kind.itemsize:
         raise FederationError("answer", f"{len(raw)} bytes", f"{math.prod(shape)} numbers of {kind.itemsize} bytes")
     grid = np.frombuffer(raw, kind).astype(np.int64).reshape(shape)
-    if trust_of(plan) == "trusted-aggregator":
+    if plan.facts.silos is not None:
+        check_sum(grid, plan, client, noisy=trust_of(plan) == "untrusted-server")
+    elif trust_of(plan) == "trusted-aggregator":
         if not bool(fits_grid(torch.from_numpy(grid)).all()):
             raise FederationError("answer", "a row that is too long", f"norm at most {plan.sums.clip_norm:g}")
     elif not bool((np.abs(grid.astype(np.float64)) <= _largest(plan)).all()):

@@ -17,18 +17,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from gswgan.critics.kernel.embedding import Embedding, embed_persons
-from gswgan.errors import PlanError, RunError
+from gswgan.critics.kernel.embedding import Embedding, embed_persons, embed_records
+from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.answers import Answers, known_nodes
 from gswgan.federated.messages import Fields, question
+from gswgan.federated.silo_statement import noise_of_sum
+from gswgan.federated.silos import grid_shape, protect_of
 from gswgan.federated.statement import observers
 from gswgan.federated.trust import has_rounds, trust_of, weight_of_counts
 from gswgan.plan.context import RunContext
-from gswgan.plan.defaults import sum_noise
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
+from gswgan.privacy.mechanism import ClippedSum
 from gswgan.privacy.storage import locked
 from gswgan.run.budget import Budget
 from gswgan.run.budget_entry import enter
@@ -58,7 +61,10 @@ def create_run(
     trust_of(plan)
     if budget is not None:
         check_budget(plan, budget)
-    if len(set(clients)) != len(clients) or len(clients) != plan.facts.persons:
+    silos = plan.facts.silos
+    if silos is not None and sorted(clients) != [site.name for site in silos.sites]:
+        raise PlanError("clients", len(clients), f"the {len(silos.sites)} sites of the plan")
+    if len(set(clients)) != len(clients) or (silos is None and len(clients) != plan.facts.persons):
         raise PlanError("clients", len(clients), f"{plan.facts.persons} different ids, as planned")
     if not 0 < seconds <= MAX_SECONDS:
         raise PlanError("deadline", seconds, f"seconds from 1 to {MAX_SECONDS}", "Pass --deadline 3600, say.")
@@ -150,28 +156,63 @@ class Round:
         self.answers.deadline = self.open()
         return self.answers.take(fields, node=node, down=down, up=up)
 
+    def close(self) -> None:
+        """Fix what counts. Where fewer sites have answered than the plan needs, the round stays open: an error."""
+        silos = self.plan.facts.silos
+        if silos is not None and not self.is_closed and len(self.answered) < silos.min_sites:
+            self._opened.unlink(missing_ok=True)  # the same command opens it again
+            missing = ", ".join(sorted(self.roster - self.answered))
+            raise FederationError(
+                "answers", f"{len(self.answered)} of {len(self.roster)} sites; none of {missing[:300]}",
+                f"at least {silos.min_sites}, as planned",
+                "Run it again when they can answer: what has come in is kept, and nothing was released.",
+            )  # fmt: skip
+        self.answers.close()
+
     def release(self) -> None:
         """The one release: the ledger's line, then the noise, then the embedding; the answers are removed."""
-        self.answers.close()
+        self.close()
         if not self.is_released:
             with self.folder.locked():
                 context = self._context()
                 if not self.folder.embedding.exists():
                     self._embed(context).save(self.folder.embedding)
                 events = [entry.event for entry in context.ledger.entries]
-                write_json(self.folder.federation, observers(self.plan, events))
+                write_json(self.folder.federation, observers(self.plan, events, sorted(self.answered)))
         self.answers.remove()
 
     def _embed(self, context: RunContext) -> Embedding:
         plan = self.plan
         privacy, classes, weight = plan.sums, plan.facts.classes, weight_of_counts(plan)
+        if plan.facts.silos is not None:
+            return self._embed_sites(context)
         if trust_of(plan) == "trusted-aggregator":
             only = torch.zeros(1, dtype=torch.int64)
             rows = ((torch.from_numpy(grid)[None], only) for grid in self.answers.counted())
             mechanism = context.mechanism(privacy.contribution, privacy.event)
             return embed_persons(rows, classes, plan.critic.kernel_settings.features, mechanism, weight)
         total = self.answers.noisy_total("embedding", context.ledger, context.secret)
-        return Embedding.of_persons(total, classes, sum_noise(plan.facts, privacy), weight)
+        return Embedding.of_persons(total, classes, noise_of_sum(plan), weight)
+
+    def _embed_sites(self, context: RunContext) -> Embedding:
+        """With a trusted aggregator the exact sum of the sites' sums goes the way of the centralized one."""
+        plan, facts, shape = self.plan, self.plan.facts, grid_shape(self.plan)
+        bound, by_record = plan.sums.contribution, protect_of(plan) == "record"
+        weight, noise = weight_of_counts(plan), noise_of_sum(plan, len(self.answered))
+        if trust_of(plan) == "untrusted-server":
+            total = self.answers.noisy_total("embedding", context.ledger, context.secret).reshape(shape)
+            if not by_record:
+                return Embedding.of_persons(total, facts.classes, noise, weight)
+            table = torch.from_numpy(total)
+            counts, count_noise = table[:, -1] / bound.clip_norm, noise / bound.clip_norm
+            return Embedding(sums=table[:, :-1], counts=counts, noise_std=noise, count_noise_std=count_noise)
+        exact = sum((grid.reshape(shape) for grid in self.answers.counted()), start=np.zeros(shape, np.int64))
+        summed = ClippedSum(contribution=bound, total=exact)
+        mechanism = context.mechanism(bound, plan.sums.event)
+        features = plan.critic.kernel_settings.features
+        if by_record:
+            return embed_records(summed, facts.records, facts.classes, features, mechanism)
+        return embed_persons(summed, facts.classes, features, mechanism, weight)
 
     def _context(self) -> RunContext:
         check_stated(self.plan)

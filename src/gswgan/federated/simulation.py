@@ -19,6 +19,7 @@ from gswgan.federated.client import Client
 from gswgan.federated.limits import UNLIMITED
 from gswgan.federated.memory import Cap
 from gswgan.federated.server import read_settings
+from gswgan.federated.silos import protect_of, site_parts
 from gswgan.federated.trust import most_spent, trust_of
 from gswgan.run.folder import RunFolder
 
@@ -36,10 +37,17 @@ def split_data(where: Mapping[str, Any], spread: Mapping[str, Any] | None = None
     return choose_clients(data if spread is None else dirichlet_clients(data, **spread), **choice)
 
 
+def site_data(where: Mapping[str, Any], spread: Mapping[str, Any]) -> list[tuple[str, ImageData]]:
+    """The data of a simulation at made-up sites (`site_parts`)."""
+    return list(site_parts(split_data(where), **spread))
+
+
 @functools.lru_cache(maxsize=1)
 def _parts(arguments: str) -> list[tuple[str, ImageData]]:
     """Once in each process."""
-    return list(clients(split_data(*json.loads(arguments))))
+    where, spread = json.loads(arguments)
+    is_silos = spread is not None and "protect" in spread
+    return site_data(where, spread) if is_silos else list(clients(split_data(where, spread)))
 
 
 def simulate(
@@ -58,11 +66,13 @@ def simulate(
     settings = read_settings(folder)
     state, plan, text = folder.private / "clients", folder.plan(), json.dumps([where, settings.get("spread")])
     cap = Cap(epsilon=most_spent(plan), delta=plan.cost.delta, neighbours=plan.cost.neighbours)
-    trust, insecure = trust_of(plan), plan.insecure_reproducible
+    trust, insecure, protect = trust_of(plan), plan.insecure_reproducible, protect_of(plan)
 
     def find(config: Mapping[str, Any]) -> Client:
         name, data = _parts(text)[int(config["partition-id"])]
-        return Client(name, data, Path(state), trust=trust, cap=cap, limits=UNLIMITED, insecure=insecure)
+        return Client(
+            name, data, Path(state), trust=trust, cap=cap, limits=UNLIMITED, protect=protect, insecure=insecure
+        )
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(

@@ -13,16 +13,18 @@ import numpy as np
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError
 from gswgan.evaluation.real_data import choose_clients
-from gswgan.federated.client import SHAPE, Client
+from gswgan.federated.client import SHAPE, SITE_SHAPE, Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
+from gswgan.federated.silos import Protect, check_protect, of_unit
 from gswgan.federated.trust import check_trust, promise
 from gswgan.plan.facts import Facts
 from gswgan.privacy import storage
 
 NEEDED = ("client", "data", "state", "trust", "epsilon", "delta")
 OTHERS = (
-    "neighbours", "classes", "image-size", "channels", "pixel-range", "background", "layout",
+    "protect", "neighbours", "classes", "image-size", "channels", "pixel-range", "background", "layout",
+    "group-by", "missing",
     "min-records", "accuracy", "reference-classifier",
     "budget", "memory", "work", "superlink", "root-certificates", "node-key", "insecure",
 )  # fmt: skip
@@ -55,34 +57,42 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     """
     name, budget, trust = str(config["client"]), config.get("budget"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
+    protect = check_protect(str(config.get("protect", "client")))
     cap = Cap(
         epsilon=float(config["epsilon"]),
         delta=float(config["delta"]),
-        neighbours=config.get("neighbours", promise(trust)[1]),
+        neighbours=config.get("neighbours", promise(trust, protect)[1]),
     )
-    keys = {"classes": "classes", "image-size": "image_size", "channels": "channels"}
+    keys = {"image-size": "image_size", "channels": "channels"}
+    keys |= {"classes": "classes"} if protect == "client" else {}  # a site may lack some of the plan's
     shape = {field: config[key] for key, field in keys.items() if key in config}
     if look:
-        found = _load(config, name, classes=config.get("classes"), labels=True)
-        shape |= {field: getattr(found, field) for field in SHAPE}
+        found = _load(config, name, protect, classes=config.get("classes"), labels=True)
+        shape |= {field: getattr(found, field) for field in (SHAPE if protect == "client" else SITE_SHAPE)}
 
     def read(facts: Facts) -> ImageData:
-        classes = config.get("classes", facts.classes if facts.labelled else None)
-        return _load(config, name, classes=classes, labels=facts.labelled)
+        known = facts.classes if facts.labelled and protect == "client" else None
+        return _load(config, name, protect, classes=config.get("classes", known), labels=facts.labelled)
 
     return Client(
         name, read, Path(str(config["state"])), trust=trust, cap=cap, limits=limits,
-        shape=shape, budget=None if budget is None else Path(str(budget)),
+        shape=shape, budget=None if budget is None else Path(str(budget)), protect=protect,
     )  # fmt: skip
 
 
-def _load(config: Mapping[str, Any], name: str, *, classes: int | None, labels: bool) -> ImageData:
-    """The site's records as one person's, without those that do not belong."""
+def _load(config: Mapping[str, Any], name: str, protect: Protect, *, classes: int | None, labels: bool) -> ImageData:
+    """The site's records as one person's, without those that do not belong; a silo's as they are."""
+    if protect == "client" and "group-by" in config:
+        raise FederationError("site", "group-by", "nothing of the kind with protect client: the whole site is one")
     data = load_data(
         str(config["data"]), classes=classes, image_size=config.get("image-size"), channels=config.get("channels"),
         labels=labels, pixel_range=config.get("pixel-range"), background=config.get("background"),
-        layout=config.get("layout"),
+        layout=config.get("layout"), group_by=config.get("group-by"), missing=config.get("missing"),
     )  # fmt: skip
+    if protect != "client":
+        if chosen := [key for key in ("min-records", "accuracy") if key in config]:
+            raise FederationError("site", chosen[0], f"nothing of the kind with protect {protect}", "Leave it out.")
+        return of_unit(data, protect)
     data = dataclasses.replace(data, persons=np.zeros(data.n, np.int64), person_ids=(name,))
     return choose_clients(
         data,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gswgan.federated.memory import Memory
-from gswgan.federated.trust import check_cost, has_rounds, in_relation, promise, spent, trust_of
+from gswgan.federated.messages import answer_bytes
+from gswgan.federated.silo_statement import EXACT, of_silos, silo_advice, who_sees_what
+from gswgan.federated.trust import answer_event, check_cost, has_rounds, in_relation, promise, spent, trust_of
 from gswgan.methods.advice import BEARABLE, ensemble_noise
 from gswgan.plan.defaults import gradient_noise, sum_noise
 from gswgan.plan.facts import Facts
@@ -16,9 +18,6 @@ from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.events import BaseEvent, Composed, Neighbours, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
-
-EXACT = "exact Gaussian (Balle and Wang 2018)"
-"""How the kernel critic's figures for other observers and relations are computed."""
 
 _CLEAR = {False: "every client's clipped class sums", True: "the clipped gradients of the clients that it asks"}
 """What a trusted server receives, in one round or in rounds."""
@@ -31,12 +30,14 @@ _UNTRUSTED = (
 )
 
 
-def observers(plan: Plan, events: Iterable[BaseEvent]) -> dict[str, Any]:
+def observers(plan: Plan, events: Iterable[BaseEvent], answered: Sequence[str] = ()) -> dict[str, Any]:
     """What is guaranteed to each observer, to whom a client is open, and what is assumed: for privacy.json.
 
-    `events`: all that the server's ledger has.
+    `events`: all that the server's ledger has. `answered`: which silos have.
     """
     trust = trust_of(plan)
+    if plan.facts.silos is not None:
+        return of_silos(plan, list(events), answered)
     covered, share = with_repeats(plan.releases(), tally(Composed(events=tuple(events))))
     cost = _cost_of_rounds if has_rounds(plan) else _cost_of_one_round
     promised: tuple[tuple[str, Neighbours], ...] = (promise(trust), ("public", "replace-one"))
@@ -118,6 +119,8 @@ def clients_needed(clients: int, noise: float, privacy: PrivacySettings) -> int:
 
 def advice(plan: Plan) -> str:
     """Whom it trusts, how much noise it is, and how many clients it takes; from public facts alone."""
+    if plan.facts.silos is not None:
+        return silo_advice(plan)
     privacy, clients = plan.sums, plan.facts.persons or 1
     lines = [f"trust:     {trust_of(plan)}"]
     if has_rounds(plan):
@@ -150,8 +153,13 @@ def _participants(privacy: PrivacySettings) -> str:
     return "every client in every round" if privacy.rate >= 1 else f"each client in a round with rate {privacy.rate:g}"
 
 
-def who_learns_what(plan: Plan, memory: Memory) -> list[str]:
-    """What a site's answer shows to whom, and what it costs the site by its own computation, on a few lines."""
+def who_learns_what(plan: Plan, memory: Memory | None = None) -> list[str]:
+    """What a site's answer shows to whom, what leaves it, and what it costs the site by its own computation.
+
+    `memory`: of the site, for what it has spent.
+    """
+    if plan.facts.silos is not None:
+        return [*who_sees_what(plan), *_spent_lines(plan, memory)]
     how = {"zeroed": "zeroed", "replace-one": "replaced"}[plan.sums.neighbours]
     cost = check_cost(plan) or plan.cost.epsilon
     epsilon = f"epsilon {cost:.4g} at delta {plan.sums.delta:g} for one site {how}"
@@ -165,10 +173,16 @@ def who_learns_what(plan: Plan, memory: Memory) -> list[str]:
             f"operator:  {epsilon}. It gets this site's class sums with this site's own noise.",
             "public:    the same; it sees no more than the operator.",
         ]
+    lines.append(f"leaves:    {answer_bytes(plan):,} bytes of sums" + " in every round" * has_rounds(plan))
+    return [*lines, *_spent_lines(plan, memory)]
+
+
+def _spent_lines(plan: Plan, memory: Memory | None) -> list[str]:
+    if memory is None:
+        return []
     cap = memory.cap
-    total = spent((*memory.events, plan.sums.event), neighbours=cap.neighbours, delta=cap.delta)
+    total = spent((*memory.events, answer_event(plan)), neighbours=cap.neighbours, delta=cap.delta)
     return [
-        *lines,
         f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with one more answer, of {cap.epsilon:g} "
         f"at delta {cap.delta:g}",
     ]

@@ -8,6 +8,9 @@
   nothing is amplified: everybody in each round, or one client drawn in each (preset paper-federated).
 
 Which of the two a plan belongs to is said by its first observer: `public` or `server`.
+
+A plan of silos (silos.py) protects a record or a person of one of a few sites, always replaced: the sizes of the sites
+are public. A trusted aggregator adds the noise of centralized training once, or every site adds all of it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any, Literal, get_args
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.errors import PlanError
+from gswgan.federated.silos import Protect
 from gswgan.methods import make_plan
 from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
@@ -60,10 +64,13 @@ def check_trust(trust: str) -> Trust:
 def trust_of(plan: Plan) -> Trust:
     """The trust model of a plan of clients; any other plan is a PlanError."""
     privacy = plan.privacy
-    if plan.method != "gswgan" or plan.source is not None or privacy is None or privacy.unit == "record":
+    whole = privacy is not None and (plan.facts.silos is not None or privacy.unit != "record")
+    if plan.method != "gswgan" or plan.source is not None or privacy is None or not whole:
         expected = "method gswgan, a kernel critic or a critic for each client, by person, with a release of its own"
         raise PlanError("plan", plan.method, expected)
     each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.critics)
+    if plan.facts.silos is not None and (not plan.critic.can_stream or privacy.neighbours != "replace-one"):
+        raise PlanError("plan", plan.preset, "the kernel critic, one record or person replaced, with silos")
     if not plan.critic.can_stream and each != ("one", plan.facts.persons):
         raise PlanError("plan", plan.preset, "a kernel critic, or a critic for each client with one batch per round")
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
@@ -75,9 +82,10 @@ def has_rounds(plan: Plan) -> bool:
     return not plan.critic.can_stream
 
 
-def promise(trust: Trust) -> tuple[Literal["public", "server"], Neighbours]:
+def promise(trust: Trust, protect: Protect = "client") -> tuple[Literal["public", "server"], Neighbours]:
     """To whom the epsilon that is asked for is promised, and for which neighbours."""
-    return ("public", "zeroed") if trust == "trusted-aggregator" else ("server", "replace-one")
+    observer: Literal["public", "server"] = "public" if trust == "trusted-aggregator" else "server"
+    return observer, "zeroed" if observer == "public" and protect == "client" else "replace-one"
 
 
 def make_federated_plan(
@@ -92,20 +100,27 @@ def make_federated_plan(
 ) -> Plan:
     """The centralized plan by person with the relation, the observer and the noise of the trust model.
 
+    Where the facts name silos, it is that of their records or persons, by default with an untrusted server.
     `steps` of training after the kernel critic's round, or `rounds` of Algorithm 2 with a `rate` of participation.
     `options`: epsilon, delta, seed, device and insecure_reproducible, as of any plan.
     """
     if preset not in PRESETS:
         raise PlanError("preset", preset, "one of " + ", ".join(PRESETS))
-    if facts.persons is None or facts.persons < 2:
+    if facts.silos is not None:
+        if preset != "kernel":
+            raise PlanError("preset", preset, "kernel with --protect record or person", "Leave --preset out.")
+    elif facts.persons is None or facts.persons < 2:
         raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
-    chosen = check_trust(trust or ("untrusted-server" if preset == "paper-federated" else "trusted-aggregator"))
-    observer, neighbours = promise(chosen)
+    own_noise = preset == "paper-federated" or facts.silos is not None
+    chosen = check_trust(trust or ("untrusted-server" if own_noise else "trusted-aggregator"))
+    protect: Protect = "client" if facts.silos is None else "record" if facts.persons is None else "person"
+    observer, neighbours = promise(chosen, protect)
     if preset == "kernel":
         if rounds is not None or rate is not None:
             raise PlanError("rounds", rounds, "no rounds and no rate: the kernel critic takes one", "Leave them out.")
         federation = Federation(observer=observer, neighbours=neighbours)
         return make_plan(facts, preset=preset, federation=federation, steps=steps, **options)
+    assert facts.persons is not None
     if steps is not None:
         raise PlanError("steps", steps, "no steps: a round of Algorithm 2 is one", "Pass --rounds.")
     given, central = load_preset(preset)["privacy"], chosen == "trusted-aggregator"

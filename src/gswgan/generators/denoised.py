@@ -12,7 +12,7 @@ from gswgan.errors import PlanError
 from gswgan.generators.denoiser import PLAIN, Denoiser, Operations, scales
 
 EVALUATIONS = 15
-"""Of the denoiser, for each image."""
+"""Of the denoiser on the way to an image, one at each noise level; one more finds where the way begins."""
 
 MAX_NOISE, MIN_NOISE, BEND = 12.0, 0.05, 7.0
 """Of the noise levels passed through (Karras et al. 2022, equation 5). DP-SGD hardly trains the levels beyond them."""

@@ -62,8 +62,9 @@ def score_noise(facts: Facts, noise_std: float) -> float:
 
 
 def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
-    """Standard deviation of the noise in the sum over all: added once, or by each client of an untrusted server."""
-    return privacy.noise_std * (math.sqrt(facts.persons or 1) if privacy.observer == "server" else 1.0)
+    """Standard deviation of the noise in the sum over all: added once, or by each client or site of its own."""
+    draws = (facts.persons or 1) if facts.silos is None else len(facts.silos.sites)
+    return privacy.noise_std * (math.sqrt(draws) if privacy.observer == "server" else 1.0)
 
 
 def gradient_noise(facts: Facts, noise_std: float) -> float:

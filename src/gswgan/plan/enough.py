@@ -23,7 +23,8 @@ def least_units(plan: Plan) -> int | None:
     noise, clip = embedding.noise_std, embedding.clip_norm
     if facts.persons is None:
         return math.ceil(RARE * noise / clip * facts.classes)
-    grows = plan.privacy is not None and plan.privacy.observer == "server"  # each client adds noise of its own
+    # Each client adds noise of its own; so do sites, but their number is fixed.
+    grows = plan.privacy is not None and plan.privacy.observer == "server" and facts.silos is None
     needed = 0
     for _ in range(100):  # the noise of more clients asks for still more of them
         persons = max(needed, facts.persons)
@@ -51,8 +52,10 @@ def too_few(plan: Plan) -> PlanError | None:
     )  # fmt: skip
 
 
-def check_enough(plan: Plan, *, forced: bool) -> None:
-    """Refuse such a run, unless it was asked for."""
+def check_enough(plan: Plan, *, forced: bool | None) -> None:
+    """Refuse such a run, unless it was asked for. None: the command has no such option."""
     wrong = too_few(plan)
+    if wrong is not None and forced is None:
+        raise PlanError(wrong.name, wrong.value, wrong.expected, wrong.todo.partition(" If it is meant")[0])
     if wrong is not None and not forced:
         raise wrong

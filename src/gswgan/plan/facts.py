@@ -16,6 +16,46 @@ from gswgan.ranges import OMIT_DEFAULT, Range
 MAX_NAMED = 20
 """Classes that a text names."""
 
+MAX_SITE_CHARACTERS = 256
+"""Characters of a site's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One site of a federation of silos, and how much it holds. Public, all of it."""
+
+    name: str
+    records: Annotated[int, Range(1, 2**40)]
+    persons: Annotated[int | None, Range(1, 2**40)] = None
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.name.isprintable() or not 1 <= len(self.name) <= MAX_SITE_CHARACTERS:
+            raise PlanError("site", short(self.name), f"a name of 1 to {MAX_SITE_CHARACTERS} printable characters")
+        if self.persons is not None and self.persons > self.records:
+            raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silos:
+    """The sites that hold the data between them. What is protected is a record or a person of one of them."""
+
+    sites: tuple[Site, ...]
+    min_sites: Annotated[int, Range(1, 10_000)]
+    """How many must have answered before anything is released."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        names = [site.name for site in self.sites]
+        if len(names) < 2 or names != sorted(set(names)):
+            raise PlanError("sites", short(names), "at least 2 different sites, sorted", "`gswgan train` is for one.")
+        if self.min_sites > len(names):
+            raise PlanError("min_sites", self.min_sites, f"at most {len(names)}, the number of sites")
+
+    def site(self, name: str) -> Site | None:
+        """The site of this name."""
+        return next((site for site in self.sites if site.name == name), None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -30,6 +70,7 @@ class Facts:
     image_size: Annotated[int, Range(8, 64)]
     channels: Annotated[int, Range(1, 3)]
     reading: Reading = field(default=AS_IT_IS, metadata=OMIT_DEFAULT)
+    silos: Silos | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -40,6 +81,13 @@ class Facts:
             raise PlanError("facts", "a name that cannot be printed", "names of printable characters")
         if self.persons is not None and self.persons > self.records:
             raise PlanError("persons", self.persons, f"at most the number of records, {self.records}")
+        if self.silos is not None:
+            sites, by_person = self.silos.sites, self.persons is not None
+            persons = sum(site.persons or 0 for site in sites) if by_person else None
+            if (sum(site.records for site in sites), persons) != (self.records, self.persons) or not self.labelled:
+                raise PlanError("silos", (self.records, self.persons), "labels, and what the sites hold in sum")
+            if any((site.persons is not None) != by_person for site in sites):
+                raise PlanError("silos", self.persons, "a number of persons at every site, or at none")
 
     @classmethod
     def of(cls, data: ImageData | ImageStream) -> Facts:
@@ -59,11 +107,12 @@ class Facts:
     @property
     def size(self) -> str:
         """How much data, in words: of persons alone where each counts as one record (all that a federation knows)."""
+        where = "" if self.silos is None else f" at {len(self.silos.sites)} sites"
         records = f"{self.records:,} record" + "s" * (self.records != 1)
         if self.persons is None:
-            return records
+            return records + where
         persons = f"{self.persons:,} person" + "s" * (self.persons != 1)
-        return persons if self.persons == self.records else f"{records} of {persons}"
+        return (persons if self.persons == self.records else f"{records} of {persons}") + where
 
     @property
     def names(self) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gswgan.critics.kernel.embedding import Embedding
+from gswgan.federated.silo_statement import answered_of
 from gswgan.generators import build_network
 from gswgan.generators.sampling import PIXELS_AT, png_bytes
 from gswgan.plan.plan import Plan
@@ -35,7 +36,8 @@ _OTHER = "It is not what this run released, or it holds more: do not rely on it.
 
 def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], kept: Any) -> Iterator[Finding]:
     """All that is wrong with the files that are not JSON."""
-    classes, expected = plan.facts.classes, expected_embedding(plan)
+    answers = None if plan.facts.silos is None else len(answered_of(statement, plan))
+    classes, expected = plan.facts.classes, expected_embedding(plan, answers)
     if not isinstance(kept, list) or not kept or kept != [i for i in range(classes) if i in kept]:
         yield Finding(where="model.json", what=f"has labels that are not some of 0 to {classes - 1}", means=_OTHER)
         return

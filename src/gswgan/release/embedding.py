@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gswgan.critics.kernel.embedding import Embedding
+from gswgan.federated.silo_statement import noise_of_sum
 from gswgan.federated.trust import weight_of_counts
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
@@ -51,14 +52,16 @@ class ExpectedEmbedding:
             return bool(np.array_equal(whole / weight, values) and (np.abs(whole) <= self.most).all())
 
 
-def expected_embedding(plan: Plan) -> ExpectedEmbedding | None:
-    """What the plan's embedding is like; None where it releases none that is kept."""
+def expected_embedding(plan: Plan, answers: int | None = None) -> ExpectedEmbedding | None:
+    """What the plan's embedding is like; None where it releases none that is kept. `answers`: of so many silos."""
     facts, released = plan.facts, plan.critic.released_embedding(plan)
     if released is None:
         return None
     clip, noise, persons = released.clip_norm, released.noise_std, facts.persons
     by_clients = plan.privacy is not None and plan.privacy.observer == "server"
     draws = persons or 1 if by_clients else 1  # each client added noise of its own
+    if facts.silos is not None:
+        noise, draws = noise_of_sum(plan, answers), len(facts.silos.sites) if by_clients else 1
     weight = weight_of_counts(plan) if persons is not None else clip if facts.labelled else 0.0
     return ExpectedEmbedding(
         classes=facts.classes, features=released.features, step=clip * 2.0**-GRID_BITS, weight=weight,

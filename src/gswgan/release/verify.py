@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import GswganError, RunError, path_problem, short
+from gswgan.federated.silo_statement import answered_of
 from gswgan.federated.statement import observers
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
@@ -204,7 +205,9 @@ class _Verifier:
         written = written if self.statement.get("accountant") == written.accountant else self.cost
         expected = {"format_version": 1, **privacy_statement(self.plan, written)}
         if _is_federated(self.plan):
-            both = observers(dataclasses.replace(self.plan, source=None), [entry.event for entry in self.entries])
+            whole = dataclasses.replace(self.plan, source=None)
+            answered = [] if self.plan.facts.silos is None else answered_of(self.statement, whole)
+            both = observers(whole, [entry.event for entry in self.entries], answered)
             expected |= both
             if self.plan.source is None:
                 stated = yield from self._canonical("federation.json")
@@ -240,7 +243,8 @@ def _is_federated(plan: Plan) -> bool:
     """Whether clients answered, in one round or in many: such a run has observers of its own."""
     if plan.privacy is None:
         return False
-    return plan.privacy.observer == "server" or (plan.facts.persons is not None and plan.privacy.neighbours == "zeroed")
+    by_clients = plan.facts.persons is not None and plan.privacy.neighbours == "zeroed"
+    return plan.privacy.observer == "server" or plan.facts.silos is not None or by_clients
 
 
 def _smuggled(why: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gswgan.evaluation.result import TOP
 from gswgan.report.figures import Figure
 from gswgan.report.private import Private
 from gswgan.report.private_charts import Point, title, tradeoff_chart
@@ -80,8 +81,7 @@ def _utility(runs: Runs, evaluations: Sequence[dict[str, Any]]) -> list[dict[str
     """A row for each figure that any run has: its value for each run."""
     rows: dict[str, list[dict[str, Any] | None]] = {}
     for index, evaluation in enumerate(evaluations):
-        names = ("inception_score", "fid", "precision", "recall", "label_accuracy")
-        entries = {name: evaluation.get(name) for name in names} | (evaluation.get("classifiers") or {})
+        entries = {name: evaluation.get(name) for name in TOP} | (evaluation.get("classifiers") or {})
         entries["average_accuracy"] = evaluation.get("average_accuracy")
         for key, entry in entries.items():
             if entry:

@@ -44,7 +44,8 @@ def outcome_to_each(folder: RunFolder) -> str:
     also = [f"also:      {from_plain(PrivacyCost, other)}" for other in statement["guarantees"][1:]]
     assumed = [f"assumed:   {one}" for one in statement["assumed"]]
     none = [f"NO guarantee towards the {other['observer']}: {other['why']}" for other in statement["open_to"]]
-    return "\n".join([outcome(folder), *also, *assumed, *none])
+    sites = [f"sites:     {one}" for one in statement.get("sites", {}).get("text", [])]
+    return "\n".join([outcome(folder), *also, *assumed, *none, *sites])
 
 
 def explanation(plan: Plan, statement: Mapping[str, Any]) -> str:

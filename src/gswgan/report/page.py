@@ -16,12 +16,13 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
+from gswgan.evaluation.result import TOP
 from gswgan.privacy.storage import make_folder, write_durably
 from gswgan.report import words
 from gswgan.report.charts import epsilon_chart, sample_chart, signal_chart, signal_rows
 from gswgan.report.compare import comparison
 from gswgan.report.figures import Figure
-from gswgan.report.private import Private
+from gswgan.report.private import Private, Records
 from gswgan.report.private_charts import norm_chart, title, training_chart, utility_chart
 from gswgan.report.release import STRIP, Release
 
@@ -63,8 +64,8 @@ def comparison_page(runs: Sequence[tuple[str, Release]], private: Sequence[Priva
     return Page(html=html, figures=[*beside, *figures.values()])
 
 
-def single_page(release: Release, private: Private | None = None) -> Page:
-    """The page of one release, from the release alone; with a private part also what was measured on real data."""
+def single_page(release: Release, private: Private | None = None, records: Records | None = None) -> Page:
+    """The page of one release, from the release alone; with a private part also real data and what it measured."""
     charts: dict[str, Figure | None] = {"samples": sample_chart(release)}
     kernel = release.embedding is not None
     charts |= {"signal": signal_chart(release)} if kernel else {"epsilon": epsilon_chart(release)}
@@ -79,6 +80,7 @@ def single_page(release: Release, private: Private | None = None) -> Page:
     html = render(
         "report.html.j2", release=release, words=words, samples=_samples(release, 8),
         signal=signal_rows(release) if kernel else [], charts=charts, private=private, measured=measured,
+        records=records, beside=[] if records is None else _beside(release, records),
     )  # fmt: skip
     return Page(html=html, figures=[figure for figure in charts.values() if figure is not None])
 
@@ -86,9 +88,11 @@ def single_page(release: Release, private: Private | None = None) -> Page:
 def _measured(private: Private) -> dict[str, Any]:
     """The evaluation by table; empty tables where nothing was measured."""
     found = private.evaluation or {}
-    quality = {name: found.get(name) for name in ("inception_score", "fid", "precision", "recall", "label_accuracy")}
+    quality = {name: found.get(name) for name in TOP}
+    classifiers = {name: entry for name, entry in (found.get("classifiers") or {}).items() if entry}
     return {
-        "classifiers": {name: entry for name, entry in (found.get("classifiers") or {}).items() if entry},
+        "classifiers": classifiers,
+        "by_class": {name: entry["by_class"] for name, entry in classifiers.items() if entry.get("by_class")},
         "average": found.get("average_accuracy"), "quality": {name: entry for name, entry in quality.items() if entry},
         "nearest": found.get("nearest") or {}, "membership": found.get("membership") or {},
         "skipped": found.get("skipped") or {}, "basis": found.get("basis") or {}, "chosen_on": found.get("chosen_on"),
@@ -103,6 +107,20 @@ def _samples(release: Release, most: int) -> list[dict[str, Any]]:
         strips = [strip_uri(images[at : at + STRIP]) for at in range(0, min(len(images), most * STRIP), STRIP)]
         rows.append({"name": names[label] if len(names) > 1 else "", "strips": strips})
     return rows
+
+
+def _beside(release: Release, records: Records) -> list[dict[str, Any]]:
+    """By class: its name, a strip of synthetic images and one of real ones. For the private page alone."""
+    names = release.plan.facts.class_names
+    return [
+        {
+            "name": names[label] if len(names) > 1 else "",
+            "synthetic": strip_uri(images[:STRIP]),
+            "real": strip_uri(records.by_class[label][:STRIP]),
+        }
+        for label, images in release.samples.items()
+        if len(records.by_class.get(label, ()))
+    ]
 
 
 def strip_uri(images: np.ndarray) -> str:

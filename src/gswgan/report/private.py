@@ -5,13 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswgan.errors import RunError
+import numpy as np
+
+from gswgan.data import ImageData
+from gswgan.errors import GswganError, RunError
+from gswgan.evaluation.real_data import open_data
 from gswgan.privacy.storage import read_file
 from gswgan.run.folder import find_release, read_json
+
+SHOWN = 8
+"""Training records of each class on a private page."""
 
 QUANTILES = ("min", "5 %", "25 %", "median", "75 %", "95 %", "max")
 NORMS = ("norm_before", "norm_after")
@@ -62,6 +70,34 @@ def read_private(path: Path) -> Private:
         basis = evaluation.get("basis") or {}
         stale = basis.get("synthetic") != hashlib.sha256(read_file(folder.generator, MAX_WEIGHT_BYTES)).hexdigest()
     return Private(evaluation=None if stale else evaluation, stale=stale, metrics=_rows(folder.metrics))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Some training records of each class, shaped as the release's samples are."""
+
+    by_class: Mapping[int, np.ndarray]
+    unread: str = ""
+    """Why there are none."""
+
+
+def read_records(path: Path) -> Records:
+    """The first records of each class in a fixed shuffled order, from where the run read its data."""
+    folder = find_release(path)
+    if not folder.source.exists():
+        return Records(by_class={}, unread="the run does not know where its data lies")
+    try:
+        data = open_data(**folder.remembered_source())
+    except GswganError as wrong:
+        return Records(by_class={}, unread=f"the data cannot be read ({wrong})")
+    if not isinstance(data, ImageData) or data.class_names != folder.plan().facts.class_names:
+        has = "other classes now" if isinstance(data, ImageData) else "too many files to be read for this"
+        return Records(by_class={}, unread=f"the data has {has}")
+    images = data.images.transpose(0, 2, 3, 1)
+    images = images[..., 0] if data.channels == 1 else images
+    labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+    order = np.random.default_rng(0).permutation(data.n)
+    return Records(by_class={label: images[order[labels[order] == label][:SHOWN]] for label in range(data.classes)})
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ from gswgan.report.private import Private
 from gswgan.report.words import figure, plural
 
 TITLES = {
-    **{name: name.upper() for name in ("cnn", "mlp", "lda", "gbm", "fid")}, "linear_svc": "linear SVC",
+    **{name: name.upper() for name in ("cnn", "mlp", "lda", "gbm", "fid", "kid")}, "linear_svc": "linear SVC",
+    "resnet": "ResNet-18", "inception_precision": "precision by Inception", "inception_recall": "recall by Inception",
     "gaussian_nb": "Gaussian NB", "bernoulli_nb": "Bernoulli NB", "adaboost": "AdaBoost", "xgboost": "XGBoost",
     "distance": "Squared distance to the release, its noise included", "critic_loss": "Mean loss of the critics",
     "participants": "Critics that took part", "norm_before": "Before clipping", "norm_after": "After clipping",

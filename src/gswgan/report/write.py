@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gswgan.errors import RunError
 from gswgan.report.page import comparison_page, single_page
-from gswgan.report.private import read_private
+from gswgan.report.private import read_private, read_records
 from gswgan.report.release import read_release
 from gswgan.run.folder import RunFolder, find_release, is_bundle
 
@@ -24,7 +24,8 @@ def write_report(runs: Sequence[Path], *, private: bool, out: Path | None) -> tu
     if len(runs) > 1:
         page = comparison_page(list(zip(_names(runs), releases)), measured)
     else:
-        page = single_page(releases[0], None if measured is None else measured[0])
+        mine = None if measured is None else measured[0]
+        page = single_page(releases[0], mine, read_records(runs[0]) if private else None)
     return page.write(out, private=private), any(part.evaluation is None for part in measured or [])
 
 

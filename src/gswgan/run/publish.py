@@ -152,6 +152,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             *(f"- also: {from_plain(PrivacyCost, other, 'privacy.json')}" for other in statement["guarantees"][1:]),
             *(f"- NO guarantee towards the {one['observer']}: {one['why']}" for one in statement.get("open_to", [])),
             *(f"- assumed: {one}" for one in statement.get("assumed", [])),
+            *(f"- {plain_text(one)}" for one in statement.get("sites", {}).get("text", [])),
         ]
     if plan.public is not None:
         lines.append(f"- {plain_text(plan.public.text)}")

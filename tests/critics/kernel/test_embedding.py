@@ -24,7 +24,7 @@ def exact_sums(data: ImageData, features: RandomFeatures, mechanism_for) -> np.n
     clip = data.classes**-0.5 if by_person else 1.0
     labelled = data.labels is not None
     mechanism = mechanism_for(Contribution(clip_norm=clip, counts=labelled and not by_person))
-    blocks = embedding._person_blocks(data, features, 0.5) if by_person else embedding.record_blocks(data, features)
+    blocks = embedding.person_blocks(data, features, 0.5) if by_person else embedding.record_blocks(data, features)
     slots, width = (1, data.classes * (features.width + 1)) if by_person else (data.classes, features.width)
     return mechanism._sum(blocks, slots, width).ravel().astype(np.float64) / 2**26
 
@@ -63,9 +63,9 @@ def test_person_sums_move_by_at_most_two_clip_norms(mechanism_for) -> None:
     moved = np.linalg.norm(after - before)
     assert 0.5 < moved <= 2.0  # in units of the clip norm; ten records at once
     # without averaging by the person's own number the same change is far larger
-    raw = sum((rows * 10).flatten() for rows, _ in embedding._person_blocks(data, features, 0.5))
+    raw = sum((rows * 10).flatten() for rows, _ in embedding.person_blocks(data, features, 0.5))
     other = dataclasses.replace(data, images=images, labels=labels)
-    raw_after = sum((rows * 10).flatten() for rows, _ in embedding._person_blocks(other, features, 0.5))
+    raw_after = sum((rows * 10).flatten() for rows, _ in embedding.person_blocks(other, features, 0.5))
     assert float((raw - raw_after).norm()) > 2.0
 
 
@@ -80,7 +80,7 @@ def test_infinite_pixels_and_invalid_labels_do_not_raise(mechanism_for) -> None:
     assert np.linalg.norm(total[2, :4].astype(float)) <= 2.0**26
     # a person's table with invalid labels
     data = dataclasses.replace(tiny_images(6), persons=np.zeros(6, np.int64), labels=np.array([0, -5, 99, 1, 2, 0]))
-    (table, _), *_ = embedding._person_blocks(data, RandomFeatures(SETTINGS, 1, 8, CPU), 0.5)
+    (table, _), *_ = embedding.person_blocks(data, RandomFeatures(SETTINGS, 1, 8, CPU), 0.5)
     assert torch.isfinite(table).all()
     assert table.view(3, -1)[:, -1].sum() == pytest.approx(0.5 * 4 / 6)
 

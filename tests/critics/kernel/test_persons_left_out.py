@@ -12,7 +12,7 @@ from gswgan.data import ImageData, clients, keep_clients, make_image_data
 
 def _blocks(data: ImageData) -> list[torch.Tensor]:
     features = RandomFeatures(KernelSettings(features=64, length_scales=(1.5,)), 1, 8, torch.device("cpu"))
-    return [rows for rows, _ in embedding._person_blocks(data, features, 0.5)]
+    return [rows for rows, _ in embedding.person_blocks(data, features, 0.5)]
 
 
 def test_left_out_is_zero_and_moves_nobody() -> None:

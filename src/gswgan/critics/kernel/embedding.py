@@ -25,6 +25,10 @@ from gswgan.privacy.storage import check_file, write_durably
 CHUNK_ELEMENTS = 2**24
 """Features computed together while the data is summed: memory does not depend on the number of records."""
 
+FIXED_ROWS = 256
+"""Records are padded with black images to a multiple of so many before their features are computed. A matrix product
+may round a row differently in a small batch; so a record has the same features whatever records come with it."""
+
 RARE = 5.0
 """A class whose noisy count is below so many standard deviations of its noise is left out."""
 
@@ -107,7 +111,7 @@ def embed(data: ImageData, features: RandomFeatures, mechanism: GaussianMechanis
     if data.persons is not None:
         noise = mechanism.noise_std / mechanism.contribution.clip_norm
         weight = count_weight(data.number_of_persons, classes, noise)
-        return embed_persons(_person_blocks(data, features, weight), classes, width, mechanism, weight)
+        return embed_persons(person_blocks(data, features, weight), classes, width, mechanism, weight)
     return embed_records(record_blocks(data, features), data.n, classes, width, mechanism)
 
 
@@ -125,9 +129,9 @@ def embed_records(
 
 
 def embed_persons(
-    blocks: Iterable[Block], classes: int, width: int, mechanism: GaussianMechanism, weight: float
+    blocks: Iterable[Block] | ClippedSum, classes: int, width: int, mechanism: GaussianMechanism, weight: float
 ) -> Embedding:
-    """Ask for the embedding of persons, given the row of each."""
+    """Ask for the embedding of persons, given the row of each or their sum."""
     flat = mechanism.answer("embedding", blocks, slots=1, width=classes * (width + 1)).sums
     return Embedding.of_persons(flat, classes, mechanism.noise_std, weight)
 
@@ -135,7 +139,7 @@ def embed_persons(
 def person_row(data: ImageData, features: RandomFeatures, weight: float) -> Tensor:
     """Return one person's contribution before it is clipped: [1, 1, L (D + 1)], for data with a single person."""
     with products(tf32=False):
-        ((row, _),) = _person_blocks(data, features, weight)
+        ((row, _),) = person_blocks(data, features, weight)
     return row
 
 
@@ -146,13 +150,17 @@ def _pixels(images: np.ndarray, device: torch.device) -> Tensor:
 def record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
     """Yield the features of all records, each with its class."""
     device, chunk = features.frequencies.device, max(1, CHUNK_ELEMENTS // features.width)
+    batch = min(FIXED_ROWS, chunk)
+    chunk -= chunk % batch
     for start in range(0, len(data.images), chunk):
-        rows = features(_pixels(data.images[start : start + chunk], device))
+        pixels = _pixels(data.images[start : start + chunk], device)
+        padded = torch.nn.functional.pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(pixels) % batch))
+        rows = features(padded)[: len(pixels)]
         labels = np.zeros(len(rows), np.int64) if data.labels is None else data.labels[start : start + chunk]
         yield rows[:, None], torch.from_numpy(labels).to(device)
 
 
-def _person_blocks(data: ImageData, features: RandomFeatures, weight: float) -> Iterator[Block]:
+def person_blocks(data: ImageData, features: RandomFeatures, weight: float) -> Iterator[Block]:
     """Yield each person's class sums with weighted counts, divided by the person's own number of records."""
     assert data.persons is not None
     device = features.frequencies.device

@@ -1,0 +1,243 @@
+"""The search for the kernel critic's features in colour, on training images that are held out.
+
+    gswgan train --data blood_cells --preset kernel --device cuda --save-plan PLAN.json
+    python benchmarks/colour_search.py PLAN.json JOBS.json --data TRAIN.npz --inception-weights FILE --out FOLDER
+
+JOBS is a list of objects: `{"name": ..., "groups": [...], "training": {...}, "optimizer": {...}, "generator": {...},
+"features": ...}`, all but the name optional: what is left out is the plan's. A group is a kind of frequency, and the
+groups have equally many features: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the whole
+image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains` (of
+the sum of the colours, of red minus green, of yellow minus blue), `layer` (0: pixels; 1, 2: of an untrained
+convolutional network). Each record is mapped alone to a row of length 1 by a public map, so every job has the plan's
+guarantee; the choice between jobs is made on protected images and has none, so it is made on public data sets only.
+
+Prints accuracy of the CNN on held-out training images and the FID to all training images after each job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gswgan
+from gswgan.critics.kernel.critic import KernelCritic, gaussian_blur
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, _windows
+from gswgan.data import ImageData
+from gswgan.evaluation import inception as inception_module
+from gswgan.evaluation.classifiers import cnn_accuracy
+from gswgan.evaluation.inception import image_moments, load_inception
+from gswgan.evaluation.reference_classifier import train_reference_classifier
+from gswgan.generators.sampling import grid_png
+from gswgan.methods import read_plan
+from gswgan.plan.plan import Plan
+from gswgan.privacy import Streams
+from gswgan.run.folder import RunFolder
+from gswgan.run.loop import make_critic, make_generator, train
+from record import record
+from train_plan import faster, part
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6]])
+"""Orthonormal: the sum of the colours, red minus green, yellow minus blue."""
+
+
+class Untrained(nn.Module):
+    """Pixels and two layers of random convolutions, each pooled to half the side and scaled to the length of pixels."""
+
+    def __init__(self, channels: int, side: int, seed: int) -> None:
+        super().__init__()
+        generator, inputs, weights = torch.Generator().manual_seed(seed), channels, []
+        for outputs in (24, 48):
+            weight = torch.randn(outputs, inputs, 3, 3, generator=generator)
+            weight -= weight.mean(dim=(2, 3), keepdim=True) * 0.8  # mostly differences of neighbours
+            weights.append(weight / math.sqrt(9 * inputs / 2))
+            inputs = outputs
+        self.weights = nn.ParameterList([nn.Parameter(weight, requires_grad=False) for weight in weights])
+        self.sizes = [channels * side**2, 24 * (side // 2) ** 2, 48 * (side // 4) ** 2]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return [n, the sum of `sizes`]."""
+        now, found = images, [images.flatten(1)]
+        for weight in self.weights:
+            now = nn.functional.leaky_relu(nn.functional.conv2d(now, weight, padding=1), 0.1)
+            now = nn.functional.avg_pool2d(now, 2) * 2
+            found.append(now.flatten(1))
+        return torch.cat(found, dim=1)
+
+
+class Waves(RandomFeatures):
+    """Random features whose frequencies are drawn by groups."""
+
+    def __init__(self, groups: list[dict[str, Any]], count: int, channels: int, side: int, seed: int) -> None:
+        settings = KernelSettings(features=count, length_scales=(1.0,), seed=seed)
+        super().__init__(settings, channels, side, DEVICE)
+        half, streams = count // 2, Streams.public(seed)
+        self.untrained = Untrained(channels, side, seed).to(DEVICE) if any(g.get("layer") for g in groups) else None
+        sizes = [channels * side**2] if self.untrained is None else self.untrained.sizes
+        every = np.zeros((sum(sizes), half), np.float32)
+        for number, group in enumerate(groups):
+            mine = np.arange(number, half, len(groups))
+            draws = streams.gaussian((sizes[layer := group.get("layer", 0)], len(mine)), "features", number)
+            if layer == 0:
+                draws = shaped(draws, group, channels, side, Streams.public(seed + 1 + number))
+            first = sum(sizes[:layer])
+            every[first : first + sizes[layer], mine] = draws / group["scale"]
+        self.frequencies = torch.from_numpy(every).to(DEVICE)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return super().__call__(images if self.untrained is None else self.untrained(images))
+
+
+def shaped(draws: np.ndarray, group: dict[str, Any], channels: int, side: int, streams: Streams) -> np.ndarray:
+    """White noise [channels x side^2, n], limited to a band, faded to a window, with gains of colours."""
+    low, high = group.get("low", 0.0), group.get("high", 0.0)
+    fine, coarse = np.eye(side), np.zeros((side, side))
+    if low:
+        fine = gaussian_blur(side, low).double().numpy()
+    if high:
+        coarse = gaussian_blur(side, high).double().numpy()
+    image = draws.reshape(channels, side, side, -1)
+    if low or high:
+        image = both(fine, image) - both(coarse, image)
+        image /= math.sqrt(np.mean(image**2))  # as strong as white noise: `scale` alone sets the length
+    image = image.reshape(channels, side**2, -1)
+    if group.get("window"):
+        image = image * _windows(np.full(image.shape[-1], group["window"]), side, streams)
+    if channels == 3 and "gains" in group:
+        gains = np.asarray(group["gains"])[:, None, None]
+        image = np.einsum("kc,kpn->cpn", OPPONENT, image * gains)
+    return image.reshape(channels * side**2, -1)
+
+
+def both(blur: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Blur [c, side, side, n] along rows and columns."""
+    return np.einsum("ij,cjkn,lk->ciln", blur, image, blur, optimize=True)
+
+
+class SearchCritic(KernelCritic):
+    """The kernel critic whose features may lie behind an untrained network."""
+
+    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
+        network = self.features.untrained if isinstance(self.features, Waves) else None
+        if network is None:
+            return super().upstream_gradient(fake, labels)
+        blur, self._blur = self._blur, None
+        with torch.enable_grad():
+            images = fake.detach().float().requires_grad_()
+            seen = network(images)
+        (gradient,) = torch.autograd.grad(seen, images, super().upstream_gradient(seen.detach(), labels))
+        self._blur = blur
+        return gradient if blur is None else blur @ gradient @ blur
+
+
+class Search:
+    """One data set, any number of jobs."""
+
+    def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
+        whole = gswgan.load_data(options.data, classes=plan.facts.classes)
+        order = np.random.default_rng(0).permutation(whole.n)
+        whole = dataclasses.replace(whole, images=whole.images[order], labels=np.asarray(whole.labels)[order])
+        first = options.first or whole.n * 5 // 6
+        self.train, self.test = part(whole, slice(first)), part(whole, slice(first, None))
+        self.plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=self.train.n))
+        self.options = options
+        began = time.perf_counter()
+        if options.inception_weights is not None:
+            inception_module._full_precision = faster
+            self.see = load_inception(options.inception_weights, DEVICE)
+        else:  # a quick look: the same distance in the features of a classifier
+            some = part(self.train, slice(2000))
+            self.see = train_reference_classifier(some, device=DEVICE, epochs=4).features
+            whole = part(whole, slice(4000))
+        self.real = image_moments(whole.images, self.see)
+        accuracy = self.cnn(part(self.train, slice(options.images)))
+        self.tell("real", {"cnn_accuracy": accuracy, "seconds": time.perf_counter() - began})
+
+    def cnn(self, data: ImageData) -> float:
+        return cnn_accuracy(
+            data.images, np.asarray(data.labels), self.test.images, np.asarray(self.test.labels),
+            classes=self.test.classes, device=str(DEVICE),
+        )  # fmt: skip
+
+    def distance(self, images: np.ndarray) -> float:
+        """The Frechet distance to the training images, on the device."""
+        made = image_moments(images, self.see)
+        one, other = self.real.covariance.to(DEVICE), made.covariance.to(DEVICE)
+        values, vectors = torch.linalg.eigh(one)
+        root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+        cross = torch.linalg.eigvalsh(root @ other @ root).clamp_min(0).sqrt().sum()
+        apart = self.real.mean.to(DEVICE) - made.mean.to(DEVICE)
+        return float(apart @ apart + one.trace() + other.trace() - 2 * cross)
+
+    def tell(self, name: str, result: dict[str, Any]) -> None:
+        print(name, json.dumps(result), flush=True)
+        record(self.options.out / f"colour-{name}.json", {"tested_on": "training images that were held out", **result})
+
+    def run(self, name: str, **job: Any) -> None:
+        """Train, measure, tell."""
+        began, plan, facts = time.perf_counter(), self.plan, self.plan.facts
+        changes = {key: job.get(key, {}) for key in ("training", "optimizer", "generator")}
+        parts = {key: dataclasses.replace(getattr(plan, key), **value) for key, value in changes.items()}
+        critic_settings = dataclasses.replace(plan.critic, features=job.get("features", plan.critic.features))
+        plan = dataclasses.replace(plan, critic=critic_settings, **parts)
+        with TemporaryDirectory() as place:
+            folder = RunFolder.create(Path(place) / "run", plan)
+            critic = make_critic(plan, folder, self.train, DEVICE)
+            critic.__class__ = SearchCritic
+            if job.get("groups"):
+                shape = (facts.channels, facts.image_size, plan.critic.seed)
+                critic.features = Waves(job["groups"], plan.critic.features, *shape)
+            critic.prepare(self.train)
+            generator = make_generator(plan, DEVICE)
+            released = time.perf_counter() - began
+            train(plan, critic, generator)
+        network, trained = generator.released_network(), time.perf_counter() - began
+        images, labels = [], []
+        with torch.no_grad(), faster():
+            for batch in range(-(-self.options.images // 500)):
+                codes, mine = generator.latents(500, "judged", batch)
+                images.append((network(codes, mine).float() * 255).round().to(torch.uint8).cpu().numpy())
+                labels.append(mine.cpu().numpy())
+        made = dataclasses.replace(self.test, images=np.concatenate(images), labels=np.concatenate(labels))
+        rows = [np.flatnonzero(made.labels == label)[:10] for label in np.unique(made.labels)]
+        (self.options.out / f"colour-{name}.png").write_bytes(grid_png(made.images[np.concatenate(rows)], 10, side=56))
+        accuracy, distance = self.cnn(made), self.distance(made.images)
+        result = {"cnn_accuracy": round(accuracy, 4), "fid": round(distance, 2), "fid_images": len(made.images)}
+        result |= {"released_s": round(released, 1), "trained_s": round(trained, 1)}
+        result |= {"all_s": round(time.perf_counter() - began, 1), "distance": critic.metrics()["distance"], "job": job}
+        self.tell(name, result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("jobs", type=Path)
+    parser.add_argument("--data", required=True, help="the training set; a sixth of it is held out")
+    parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
+    parser.add_argument("--images", type=int, default=10_000, help="synthetic images to measure")
+    parser.add_argument("--inception-weights", type=Path, help="without: the distance by a classifier's features")
+    parser.add_argument("--only", help="comma-separated names of jobs")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    search = Search(read_plan(options.plan), options)
+    for job in json.loads(options.jobs.read_text()):
+        if options.only is None or job["name"] in options.only.split(","):
+            try:
+                search.run(**job)
+            except RuntimeError as wrong:  # the others go on
+                print(job["name"], "failed:", wrong, flush=True)
+
+
+if __name__ == "__main__":
+    main()
