@@ -41,6 +41,7 @@ import gswgan
 from gswgan.critics import Critic
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.data import ImageData
+from gswgan.data.public import PublicImages, read_public
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.classifiers import accuracy
 from gswgan.evaluation.frechet import frechet_distance
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", type=Path, help="folder of the data; without it, the set that the plan names")
+    parser.add_argument("--public", type=Path, help="public images, for plans that state some")
     parser.add_argument("--images", type=int, help="synthetic images to measure; without it, as many as there are real")
     parser.add_argument("--only", choices=["time", "cnn", "fid", "all"], default="all", help="what to measure")
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest: for choosing")
@@ -141,6 +143,14 @@ class Scorer:
             self.real = reference_moments(whole.images, self.inception, folder)
             self.judge = cached_reference_classifier(whole, folder, device=device) if options.only == "all" else None
 
+    def public_images(self, plan: Plan) -> PublicImages | None:
+        """Those that the plan states."""
+        if plan.public is None:
+            return None
+        if self.options.public is None:
+            raise SystemExit("the plan states public images: pass --public")
+        return read_public(self.options.public, image_size=plan.facts.image_size, channels=plan.facts.channels)
+
     def classified(self, name: str, data: ImageData) -> float:
         """Accuracy on the test set of the named classifier, trained on these images."""
         return accuracy(
@@ -170,7 +180,7 @@ class Scorer:
             if begun_before := folder.model.exists():
                 print(f"{name}: going on", flush=True)
             else:
-                folder = RunFolder.create(Path(place) / "run", plan)
+                folder = RunFolder.create(Path(place) / "run", plan, public=self.public_images(plan))
             if folder.plan() != plan:
                 raise SystemExit(f"{folder.root} is of another plan: remove it")
             if not folder.is_finished and not run(

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
+from gswgan.run.budget import Budget
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -52,12 +53,23 @@ def check(said: dict[str, str], folder: Path) -> None:
         assert synthetic["images"].shape == (1000, 12, 12)
     assert len(list((folder / "png").rglob("*.png"))) == 30
     assert "logistic" in next(text for name, text in said.items() if name.startswith("evaluate"))
-    *_, last, python = said.values()
+    *_, last, python, _, resumed = said.values()
     assert "(100, 12, 12) epsilon 3" in last
     assert "what more or less data would buy" in python
     assert "guarantee: epsilon 3" in python
     assert "['circle', 'cross', 'stripe']\n600\n" in python
-    for name in ("samples.png", "set.npz", "set.csv", "set.parquet", "another/release/generator.safetensors"):
+    assert "GSWGAN(epsilon=1, steps=100" in python  # a clone with another epsilon
+    assert "stopped; nothing that was released is lost. Continue with: gswgan.resume(" in resumed
+    assert "guarantee: epsilon 3 at delta 1e-06 (one record replaced; observer: public)" in resumed
+    assert len(Budget(folder / "our.budget").runs) == 1  # stopped and resumed, it is one run
+    for name in (
+        "stopped/release/generator.safetensors",
+        "samples.png",
+        "set.npz",
+        "set.csv",
+        "set.parquet",
+        "another/release/generator.safetensors",
+    ):
         assert (folder / name).exists(), name
 
 

@@ -13,6 +13,9 @@ MAX_STEPS = 1_000_000
 
 BELOW_ONE = 1 - 1e-9
 
+OMIT_DEFAULT = {"omit_default": True}
+"""Metadata of a field that plain data does not have where it is the default: it is younger than some saved plans."""
+
 
 @dataclass(frozen=True)
 class Range:

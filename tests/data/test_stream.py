@@ -86,7 +86,9 @@ def test_every_picture_is_brought_to_the_shape_of_the_head(tmp_path: Path) -> No
 
 def test_shapes_that_fit_no_channels_add_nothing() -> None:
     reader = PartReader(image_size=8, channels=3, classes=2, labelled=True)
-    assert reader._square(np.zeros((8, 8), np.uint8)) is None  # npz files of grey images for a plan in colour
+    assert reader._square(np.zeros((8, 8, 2), np.uint8)) is None
+    assert reader._square(np.zeros((8, 8, 5), np.uint8)) is None
+    assert np.array_equal(reader._square(np.full((8, 8), 7, np.uint8)), np.full((3, 8, 8), 7))  # as grey files are
     assert reader._square(None) is None
     assert reader._square(b"") is None
     assert reader._square(np.zeros((8, 8, 3), np.uint8)).shape == (3, 8, 8)

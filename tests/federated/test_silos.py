@@ -91,8 +91,8 @@ def test_every_site_adds_the_full_noise_to_every_class(tmp_path: Path, protect: 
         grid = unpack(raw, plan, name)[0]
         exact = site_sum(plan, of_unit(part, protect), weight_of_counts(plan)).total.ravel()  # type: ignore[arg-type]
         noise = (grid - exact).reshape(10, -1) / (plan.sums.noise_std / plan.sums.clip_norm * 2.0**GRID_BITS)
-        assert 0.9 < noise.std() < 1.1
-        assert (noise.std(axis=1) > 0.6).all()  # for the classes that it lacks too
+        assert 0.78 < noise.std() < 1.22  # 8 standard errors
+        assert (noise.std(axis=1) > 0.4).all()  # for the classes that it lacks too
         (ledger,) = those[name].home.glob("*/ledger.jsonl")
         (entry,) = read_ledger(ledger)[1]
         assert entry.event == plan.sums.event

@@ -13,8 +13,9 @@ import torch
 
 import gswgan
 from conftest import MNIST, tiny_images
-from gswgan.critics.refined.critic import Refined, RefinedSettings
+from gswgan.critics.refined.critic import Refined
 from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.refined import RefinedGenerator

@@ -16,7 +16,7 @@ from conftest import tiny_images
 from gswgan.cli.main import app
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsembleSettings
-from gswgan.critics.refined.critic import RefinedSettings
+from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
 from gswgan.methods import BY_PERSON, METHODS, dp_merf_ae, make_plan

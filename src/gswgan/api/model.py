@@ -108,12 +108,15 @@ class GSWGAN:
         image_size: int | None = None,
         name: str | None = None,
         saved: str | Path | None = None,
+        public: Any = None,
         **reading: Any,
     ) -> PlannedRun:
         """What `fit` would do with this data. Nothing is released; `print` shows it, `fit` takes it.
 
         The arguments are those of `fit`. `name` is a public name of the data for card and report. `saved` is the file
-        of a plan to run as it is.
+        of a plan to run as it is. `public` are images that nobody needs to protect (a name, a path or an object in
+        memory), as you state by passing them: preset `refined` trains on them first. Their number and digest are
+        published.
         """
         reading |= {"classes": classes, "image_size": image_size}
         opened = open_input(images, labels, class_names=class_names, persons=persons, **reading)
@@ -127,6 +130,7 @@ class GSWGAN:
             budget=None if self.budget is None else Path(self.budget),
             allow_large_delta=self.allow_large_delta,
             force_spend=self.force_spend,
+            public=public,
         )
         return dataclasses.replace(planned, in_python=True)
 

@@ -21,18 +21,20 @@ from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.kernel.streaming import Workers
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
+from gswgan.data.public import PublicImages, read_public, refuse_same_images, refuse_same_source
 from gswgan.errors import PlanError, RunError, path_problem
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.defaults import TINY
 from gswgan.plan.enough import check_enough
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from gswgan.run.over import check_not_over
+from gswgan.run.public_images import check_public
 from gswgan.run.publish import check_stated
 
 
@@ -55,6 +57,8 @@ class PlannedRun:
     budget: Path | None = None
     room: str | None = None
     """What is left in the budget, in words."""
+    public: PublicImages | None = None
+    """Images that are stated to be public."""
     warnings: tuple[str, ...] = ()
     """What is allowed but hardly meant."""
     in_python: bool = False
@@ -85,7 +89,7 @@ class PlannedRun:
         """The run folder; where it cannot be made, the folders above it that were new go again as well."""
         new = [path for path in out.absolute().parents if not path.exists()]
         try:
-            return RunFolder.create(out, self.plan, source=self.source, budget=self.budget)
+            return RunFolder.create(out, self.plan, source=self.source, budget=self.budget, public=self.public)
         except RunError:
             for path in new:
                 with contextlib.suppress(OSError):
@@ -102,26 +106,39 @@ def plan_training(
     budget: Path | None = None,
     allow_large_delta: bool = False,
     force_spend: bool = False,
+    public: Any = None,
 ) -> PlannedRun:
     """Plan a run on this data. `options` are those of `make_plan`; a `saved` plan is taken as it is.
 
-    `name` is the public name of the data. Everything that can be refused is refused here, before any release.
+    `name` is the public name of the data, `public` the source of images that are stated to be public.
+    Everything that can be refused is refused here, before any release.
     """
-    data = opened.data
+    data, images = opened.data, None if public is None else open_public(public, opened)
     if saved is not None:
         plan = read_plan(saved)
     else:
         facts = Facts.of(data) if name is None else dataclasses.replace(Facts.of(data), data=name)
-        plan = make_plan(facts, **options)
+        plan = make_plan(facts, **options, public=None if images is None else PublicFacts.of(images))
     data = data_for(plan, opened)
     check_fits(plan, data)
+    check_public(plan, images)
+    if images is not None:
+        refuse_same_images(data, images)
     check_large_delta(plan, allowed=allow_large_delta)
     check_enough(plan, forced=force_spend)
     check_stated(plan)
     room = None if budget is None else Budget(budget).check(plan)
     return PlannedRun(
-        plan=plan, data=data, source=opened.source, budget=budget, room=room, warnings=tuple(plan_warnings(plan, data))
-    )
+        plan=plan, data=data, source=opened.source, budget=budget, room=room, public=images,
+        warnings=tuple(plan_warnings(plan, data)),
+    )  # fmt: skip
+
+
+def open_public(public: Any, opened: Opened) -> PublicImages:
+    """Images that are stated to be public, in the shape of the data; refused where their source is that of the data."""
+    if opened.source is not None and isinstance(public, str | Path):
+        refuse_same_source(opened.source["spec"], public)
+    return read_public(public, image_size=opened.data.image_size, channels=opened.data.channels)
 
 
 def data_for(plan: Plan, opened: Opened) -> ImageData | ImageStream:

@@ -150,7 +150,7 @@ def main_table(found: Mapping[str, Any], data: str) -> Table:
             figure(row["claimed"]) if row["claimed"] is not None else "",
             f"{cost['neighbours']} ({cost['unit']})" if cost else "",
             *(_value(entries.get(name), _digits(name)) for name in measured),
-            f"{average['calibrated']:.0%}".replace("%", " %") if average else _failed(row),
+            _percent(average["calibrated"]) if average else _failed(row),
             "-" if row["train_seconds"] is None else duration(row["train_seconds"]),
             "-" if row["peak_memory"] is None else f"{row['peak_memory'] / 2**20:,.0f}",
         ])  # fmt: skip
@@ -206,6 +206,10 @@ def _share(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "-"
     return f"{entry['mean']:.2f}" + (f" ({100 * entry['calibrated']:.0f} %)" if entry["calibrated"] is not None else "")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}".replace("%", " %")
 
 
 def _failed(row: Mapping[str, Any]) -> str:

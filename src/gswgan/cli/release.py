@@ -51,6 +51,9 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A bundle: the folder that `gswgan release` made.")],
     digest: Annotated[str | None, typer.Option(
         help="The digest that was published elsewhere: of the bundle, or of its ledger.")] = None,
+    site: Annotated[Path | None, typer.Option(metavar="LEDGER",
+        help="At a site of a federated round: its own ledger.jsonl, or its state folder. Whether it and the public "
+        "statement agree.")] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Check a bundle without any private file: checksums, plan, ledger, epsilon, weights. Exit code 1 if it fails.
@@ -68,10 +71,25 @@ def verify(
         errors.print("gswgan: NOT VERIFIED.")
     else:
         console.print(verdict.describe(digest))
+    own = None if site is None or verdict.findings else _own_ledger(site, folder, verdict)
     if json:
-        print_json(_content(verdict, digest))
-    if verdict.findings:
+        print_json(_content(verdict, digest) | ({} if own is None else {"site": own}))
+    if verdict.findings or (own is not None and own["disagreements"]):
         raise typer.Exit(1)
+
+
+def _own_ledger(site: Path, folder: Path, verdict: Verdict) -> dict[str, Any]:
+    """Whether a site's own ledger agrees with the statement of a verified bundle; printed, and as plain data."""
+    from gswgan.federated.own_ledger import OwnLedger
+
+    assert verdict.plan is not None
+    own = OwnLedger(site, folder / "ledger.jsonl", verdict.plan)
+    found = list(own.disagreements(verdict.statement))
+    for one in found:
+        errors.print(f"gswgan: {site}: {one}.")
+    if not found:
+        console.print(own.describe(), markup=False)
+    return {"ledger": str(own.path), "answers": len(own.entries), "epsilon": own.epsilon, "disagreements": found}
 
 
 def _content(verdict: Verdict, expected: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ class TrainOptions:
     image_size: int | None
     channels: int | None
     labels: bool
+    public: str | None
     name: str | None
     pixel_range: str | None
     background: str | None

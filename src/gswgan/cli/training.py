@@ -59,6 +59,7 @@ def start_training(options: TrainOptions) -> None:
         planned = plan_training(
             opened, _asked(options, kind), saved=options.plan_file, name=options.name, budget=options.budget,
             allow_large_delta=options.allow_large_delta, force_spend=options.force_spend or planning,
+            public=options.public,
         )  # fmt: skip
         _show(options, planned)
         if planning:
@@ -97,6 +98,7 @@ def _check_options(options: TrainOptions) -> None:
     }  # fmt: skip
     if continued:
         fixed |= {"--budget": options.budget, "--dry-run": options.dry_run or None, "--save-plan": options.save_plan}
+        fixed |= {"--public": options.public}
         fixed |= {"--out": None if again else options.out}
     given = [name for name, value in fixed.items() if value is not None]
     if given and (continued or options.plan_file is not None):

@@ -148,7 +148,8 @@ def _to_uint8(images: np.ndarray, image_size: int | None, reading: Reading) -> n
         chunk = to_bytes(images[start : start + _CHUNK], reading, name="images", start=start)
         if (height, width) != (size, size):
             grey = chunk.shape[3] == 1
-            squares = [fit_square(picture[..., 0] if grey else picture, size) for picture in chunk]
+            crop = reading.fit == "crop"
+            squares = [fit_square(picture[..., 0] if grey else picture, size, crop=crop) for picture in chunk]
             chunk = np.stack(squares).reshape(len(chunk), size, size, -1)
         out[start : start + _CHUNK] = np.moveaxis(chunk, 3, 1)
     return out

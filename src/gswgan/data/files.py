@@ -17,7 +17,7 @@ import numpy as np
 from gswgan.data import parquet
 from gswgan.data.image_folder import has_two_levels, list_folder, visible
 from gswgan.data.picture import SUFFIXES, read_image
-from gswgan.data.pixels import check_depth, to_bytes
+from gswgan.data.pixels import check_depth, to_bytes, to_channels
 from gswgan.data.read_options import AS_IT_IS, Reading
 from gswgan.data.readers import npz_header, read_npz, reading
 from gswgan.errors import DataError, short
@@ -129,7 +129,8 @@ def to_picture(raw: Raw, *, channels: int | None, how: Reading, name: str) -> np
         raise DataError(name, "no image", "the bytes of an encoded image", parquet.SAVE)
     if isinstance(raw, np.ndarray):
         picture = to_bytes(raw[None], how, name=name)[0]
-        return picture[..., 0] if picture.ndim == 3 and picture.shape[2] == 1 else picture
+        picture = to_channels(picture if picture.ndim == 3 else picture[..., None], channels, axis=2)
+        return picture[..., 0] if picture.shape[2] == 1 else picture
     return read_image(io.BytesIO(raw) if isinstance(raw, bytes) else raw, channels=channels, reading=how, name=name)
 
 

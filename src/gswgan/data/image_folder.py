@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gswgan.data.picture import SUFFIXES, read_image
-from gswgan.data.read_options import Reading
+from gswgan.data.read_options import AS_IT_IS, Reading
 from gswgan.data.resize import check_image_size, check_square, fit_square
 from gswgan.errors import DataError, short
 
@@ -65,7 +65,7 @@ def read_pictures(listing: Listing, image_size: int | None, channels: int | None
     """
     check_channels(channels)
     named = ((str(path), read_image(path, channels=channels, reading=reading)) for path, _ in listing.files)
-    return stack_pictures(named, image_size)
+    return stack_pictures(named, image_size, reading)
 
 
 def check_channels(channels: int | None) -> None:
@@ -74,7 +74,9 @@ def check_channels(channels: int | None) -> None:
         raise DataError("channels", channels, "1 (grey) or 3 (colour)", "Pass --channels 1 or --channels 3.")
 
 
-def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | None) -> np.ndarray:
+def stack_pictures(
+    named: Iterable[tuple[str, np.ndarray]], image_size: int | None, reading: Reading = AS_IT_IS
+) -> np.ndarray:
     """Pictures with their names, all brought to one size, as [n, h, w, channels]; all grey or all in colour."""
     if image_size is not None:
         check_image_size(image_size)
@@ -88,7 +90,7 @@ def stack_pictures(named: Iterable[tuple[str, np.ndarray]], image_size: int | No
                     "Pass image_size=N (--image-size N) to bring all images to one size.",
                 )  # fmt: skip
         else:
-            picture = fit_square(picture, image_size)
+            picture = fit_square(picture, image_size, crop=reading.fit == "crop")
         if picture.ndim != (pictures[0] if pictures else picture).ndim:
             kinds = ("grey", "in colour") if picture.ndim == 2 else ("in colour", "grey")
             raise DataError(

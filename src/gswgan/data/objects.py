@@ -30,6 +30,7 @@ from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.files import Raw, to_picture
 from gswgan.data.image_folder import check_channels, stack_pictures
 from gswgan.data.persons import complete
+from gswgan.data.pixels import to_channels
 from gswgan.data.read_options import AS_IT_IS, DEFAULTS, Reading, ReadOptions
 from gswgan.errors import DataError, short
 
@@ -81,16 +82,14 @@ def read_objects(
             raise DataError("classes", classes, f"{len(names)}, the number of class names", "Leave it out.")
         classes = len(names)
     pixels, size, left = found.images, options.image_size, how
+    check_channels(channels)
     if not isinstance(pixels, np.ndarray):
-        check_channels(channels)
-        pixels, size, left = stack_pictures(_pictures(pixels, channels, how), size), None, AS_IT_IS
+        pixels, size, left = stack_pictures(_pictures(pixels, channels, how), size, how), None, AS_IT_IS
     data = make_image_data(
         pixels, None if known is None else _numbered(known, names), classes=classes, class_names=names,
         image_size=size, persons=None if persons is None else _ids(persons, missing), name=found.name, reading=left,
     )  # fmt: skip
-    if channels not in (None, data.channels):
-        raise DataError("channels", channels, f"{data.channels}, as the images have", "Leave it out.")
-    return replace(data, reading=how)
+    return replace(data, images=to_channels(data.images, channels, axis=1), reading=how)
 
 
 def _nothing_else(**given: Any) -> None:

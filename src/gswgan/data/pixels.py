@@ -86,6 +86,19 @@ def on_background(pixels: np.ndarray, reading: Reading, *, name: str) -> np.ndar
     return ((colours * alpha + behind * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
+_LUMA = np.array([19595, 38470, 7471], np.int64)  # of red, green and blue, over 2^16: ITU-R 601, as Pillow has it
+
+
+def to_channels(pixels: np.ndarray, channels: int | None, *, axis: int) -> np.ndarray:
+    """uint8 pixels with 1 or 3 channels along `axis`, as so many: colour to grey by its luma, grey three times."""
+    if channels in (None, pixels.shape[axis]):
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=axis)
+    weighted = np.moveaxis(pixels, axis, -1) @ _LUMA
+    return np.expand_dims(((weighted + 2**15) >> 16).astype(np.uint8), axis)
+
+
 def _check_records(valid: np.ndarray, start: int, name: str, what: str, todo: str) -> None:
     if not valid.all():
         record = start + int(np.argmin(valid.all(axis=1)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from gswgan.errors import DataError, short
+from gswgan.ranges import OMIT_DEFAULT
 
 LAYOUTS = ("class/", "class/person/", "person/class/")
 MISSING = ("own",)
+FITS = ("pad", "crop")
 COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0)}
 
 
@@ -69,10 +71,14 @@ class Reading:
     layout: str | None = None
     """What the levels of a folder of folders are."""
 
+    fit: str | None = field(default=None, metadata=OMIT_DEFAULT)
+    """What `image_size` does with images that are not square: "pad" (or nothing), or "crop" to the centre."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "pixel_range", _check_range(self.pixel_range))
         object.__setattr__(self, "background", _check_background(self.background))
         _check_one_of("layout", self.layout, LAYOUTS)
+        _check_one_of("fit", self.fit, FITS)
 
     @property
     def text(self) -> str:
@@ -85,6 +91,9 @@ class Reading:
             found.append(f"transparent images on the background {','.join(map(str, self.background))}")
         if self.layout is not None:
             found.append(f"folders as {self.layout}")
+        if self.fit is not None:
+            how = {"pad": "padded with black to squares", "crop": "cut to the square around their centre"}
+            found.append(f"images that are not square {how[self.fit]}")
         return "; ".join(found)
 
 
@@ -122,6 +131,8 @@ class ReadOptions(Reading):
         _check_one_of("missing", self.missing, MISSING)
         if self.missing is not None and self.group_by is None:
             raise DataError("missing", self.missing, "nothing without --group-by", "Leave --missing out.")
+        if self.fit is not None and self.image_size is None:
+            raise DataError("fit", self.fit, "a side that images are brought to as well", "Pass --image-size N.")
 
     @property
     def reading(self) -> Reading:

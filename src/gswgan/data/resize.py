@@ -31,12 +31,17 @@ def check_square(height: int, width: int, *, name: str) -> None:
         )  # fmt: skip
 
 
-def fit_square(picture: np.ndarray, image_size: int) -> np.ndarray:
+def fit_square(picture: np.ndarray, image_size: int, *, crop: bool = False) -> np.ndarray:
     """Scale uint8 [h, w] or [h, w, 3] so that the longer side is `image_size`; zeros around it, centred.
 
+    With `crop`, the square around the centre is cut out first, as large as it can be, and there are no zeros.
     Shrinking averages over areas (box), enlarging interpolates (bilinear). A picture that has the wanted
     size is returned as it is.
     """
+    if crop:
+        side = min(picture.shape[:2])
+        top, left = (picture.shape[0] - side) // 2, (picture.shape[1] - side) // 2
+        picture = picture[top : top + side, left : left + side]
     height, width = picture.shape[:2]
     longer = max(height, width)
     new_height = max(1, round(height * image_size / longer))

@@ -13,8 +13,9 @@ from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
 from gswgan.data.files import DataFiles, find_data_files, read_column
-from gswgan.data.image_folder import list_folder, no_images, read_pictures
+from gswgan.data.image_folder import check_channels, list_folder, no_images, read_pictures
 from gswgan.data.persons import complete, is_table, persons_of
+from gswgan.data.pixels import to_channels
 from gswgan.data.read_options import AS_IT_IS, DEFAULTS, ReadOptions
 from gswgan.data.readers import read_idx, read_npz
 from gswgan.data.stream import check_layout, read_data_files
@@ -65,6 +66,7 @@ def load_data(spec: str | Path, options: ReadOptions = DEFAULTS, *, split: str =
     `background`, `layout`, `group_by`, `missing`.
     """
     options = replace(options, **named)
+    check_channels(options.channels)
     if split not in _PREFIXES:
         raise DataError("split", split, "train or test", "Leave it out for the training part.")
     source = _named(spec, options, split) if isinstance(spec, str) and spec in NAMES else _at_path(spec, options, split)
@@ -81,9 +83,8 @@ def load_data(spec: str | Path, options: ReadOptions = DEFAULTS, *, split: str =
         persons=_persons(spec, source, options), person_ids=source.person_ids, name=source.name,
         reading=AS_IT_IS if source.decoded else options.reading,
     )  # fmt: skip
-    if options.channels not in (None, data.channels):
-        raise DataError("channels", options.channels, f"{data.channels}, as {spec} has", "Leave it out.")
-    return replace(data, repeated_names=source.repeated_names, reading=options.reading)
+    images = to_channels(data.images, options.channels, axis=1)
+    return replace(data, images=images, repeated_names=source.repeated_names, reading=options.reading)
 
 
 def _persons(spec: str | Path, source: _Source, options: ReadOptions) -> np.ndarray | None:

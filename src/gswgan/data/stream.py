@@ -58,7 +58,7 @@ class PartReader:
         """[channels, size, size], or None for what is no image."""
         try:
             picture = to_picture(raw, channels=self.channels, how=self.reading, name="record")
-            square = fit_square(picture, self.image_size)
+            square = fit_square(picture, self.image_size, crop=self.reading.fit == "crop")
         except MemoryError:  # says nothing about the record
             raise
         except Exception:
@@ -151,5 +151,5 @@ def read_data_files(
             labels.append(label if label is not None else NO_CLASS)
             yield name, picture
 
-    images = stack_pictures(pictures(), image_size)
+    images = stack_pictures(pictures(), image_size, how)
     return images, np.array(labels, np.int64) if files.labelled else None

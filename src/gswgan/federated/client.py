@@ -43,7 +43,7 @@ from gswgan.run.folder import write_json
 REFUSED = "this client does not answer this question"
 """All that a server learns of a refusal, whatever its reason."""
 
-SHAPE = ("classes", "labelled", "image_size", "channels")
+SHAPE = ("classes", "class_names", "labelled", "image_size", "channels")
 """What a client may state of its data: the shape, which is public. Not how much data: there may be none."""
 
 SITE_SHAPE = ("labelled", "image_size", "channels")
@@ -140,7 +140,9 @@ class Client:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
         asked = {name: getattr(plan.facts, name) for name in self._shape}
         if asked != self._shape:
-            raise FederationError("plan", asked, f"{self._shape}, as the client's data has")
+            renamed = asked.get("class_names") != self._shape.get("class_names")
+            todo = "The operator states the names with `gswgan federate plan --class-names FILE`." if renamed else ""
+            raise FederationError("plan", asked, f"{self._shape}, as the client's data has", todo)
 
     @contextmanager
     def _prepared(self, plan: Plan, name: str) -> Iterator[Work]:

@@ -33,6 +33,7 @@ class GSWGANMethod(Method):
     presets = PRESETS
     takes_critics = True
     zeroed_presets = ("kernel", "refined")
+    public_presets = ("refined",)
 
     def events(self, request: PlanRequest, noise: float) -> Event:
         """Of the kernel one, of the ensemble one in each step, after those of its start."""

@@ -9,7 +9,8 @@ from typing import Any
 from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import Refined, RefinedSettings
+from gswgan.critics.refined.critic import Refined
+from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.errors import PlanError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.denoised import latent_size
@@ -35,6 +36,9 @@ steps do not depend on the scale."""
 LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 """Of ln(noise level) in DP-SGD: mostly the middle levels, since samples of the kernel's generator teach the others."""
 
+PUBLIC_SHARE = 0.5
+"""Of a batch of the pre-training on samples, where there are public images: they get its smallest noise levels."""
+
 SCALING = 0.5
 """The power of the second moments of public gradients that scales those of records (generators/preconditioner.py)."""
 
@@ -44,6 +48,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     """All three stages of a plan; see also the plan's privacy, which is that of DP-SGD."""
 
     has_embedding = True
+    uses_public = True
 
     @property
     def kernel_settings(self) -> KernelSettings:
@@ -62,28 +67,32 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
         start = self.event(draft.facts.labelled, draft.sums.neighbours)
-        return started_total(start, draft.sums, steps - self.steps - self.pretraining)
+        return started_total(start, draft.sums, steps - self.steps - self.public_steps - self.pretraining)
 
     def describe(self, draft: Draft) -> str:
         """The stages on one line."""
         records = round(draft.sums.rate * draft.facts.records)
+        public = "" if draft.public is None else f"{self.public_steps:,} steps on public images, "
+        both = "" if draft.public is None else " and public images"
         return (
             f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
-            f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {self.pretraining:,} steps "
-            f"on samples, {draft.sums.releases:,} steps of DP-SGD on {records:,} records on average, {self.draws} "
-            f"noise draws for each, gradients clipped to {draft.sums.clip_norm:g}"
+            f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {public}"
+            f"{self.pretraining:,} steps on samples{both}, {draft.sums.releases:,} steps of DP-SGD on {records:,} "
+            f"records on average, {self.draws} noise draws for each, gradients clipped to {draft.sums.clip_norm:g}"
         )
 
     def check(self, plan: Plan) -> None:
         """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
         privacy = check_sums(plan)
         _check_records(plan.facts)
-        steps = self.steps + self.pretraining + privacy.releases
+        steps = self.steps + self.public_steps + self.pretraining + privacy.releases
         if plan.training.steps != steps:
             raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
         found = (privacy.sampling, privacy.rows, privacy.counts, privacy.critics)
         if found != ("poisson", 1, False, None):
             raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
+        if (self.public_steps > 0) != (plan.public is not None) or (self.public_share > 0 and plan.public is None):
+            raise PlanError("public_steps", self.public_steps, "some exactly where public images are stated")
         if plan.generator.architecture != "denoiser":
             raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
 
@@ -96,6 +105,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         return Refined(
             self, plan.optimizer, kernel, context.mechanism(plan.sums.contribution, plan.sums.event),
             releases=plan.sums.releases, public=context.public, batches=context.batches, device=context.device,
+            public_images=context.public_images,
         )  # fmt: skip
 
     def make_generator(self, plan: Plan, **rest: Any) -> Generator:
@@ -112,6 +122,7 @@ class Sizes:
     draws: int
     width: int
     samples: int
+    public_steps: int  # where there are public images
     pretraining: int
     pretraining_batch: int
     learning_rate: float
@@ -122,18 +133,18 @@ def sizes(facts: Facts, device: str) -> Sizes:
     """By the number of records, the size of the images and the device."""
     if facts.image_size <= TINY:
         return Sizes(
-            batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14, pretraining=600,
-            pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
+            batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14,
+            public_steps=600, pretraining=600, pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
         )  # fmt: skip
     batch = max(1, min(2048, facts.records // 10))
     if device.startswith("cuda"):
         return Sizes(
-            batch=batch, releases=450, draws=8, width=32, samples=2**18, pretraining=6000, pretraining_batch=512,
-            learning_rate=1.2e-3, averaging=20.0,
+            batch=batch, releases=450, draws=8, width=32, samples=2**18, public_steps=16_000, pretraining=6000,
+            pretraining_batch=512, learning_rate=1.2e-3, averaging=20.0,
         )  # fmt: skip
     return Sizes(
-        batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, pretraining=2000, pretraining_batch=64,
-        learning_rate=1.2e-3, averaging=20.0,
+        batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, public_steps=4000, pretraining=2000,
+        pretraining_batch=64, learning_rate=1.2e-3, averaging=20.0,
     )  # fmt: skip
 
 
@@ -175,6 +186,8 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         start=kernel.generator,
         start_optimizer=kernel.optimizer,
         samples=chosen.samples,
+        public_steps=0 if request.public is None else chosen.public_steps,
+        public_share=0.0 if request.public is None else PUBLIC_SHARE,
         pretraining=chosen.pretraining,
         pretraining_batch=chosen.pretraining_batch,
         pretraining_rate=1e-3,
@@ -184,7 +197,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         scaling=SCALING,
         averaging=chosen.averaging,
     )
-    steps = kernel.training.steps + chosen.pretraining + privacy.releases
+    steps = critic.steps + critic.public_steps + critic.pretraining + privacy.releases
     return Draft(
         method="gswgan",
         preset=request.preset,
@@ -194,6 +207,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         generator=GeneratorSettings(architecture="denoiser", width=chosen.width, latent=latent_size(facts.pixels)),
         optimizer=OptimizerSettings(learning_rate=chosen.learning_rate, betas=(0.9, 0.999), decay=True, average=0.98),
         training=dataclasses.replace(kernel.training, steps=steps),
+        public=request.public,
     )
 
 

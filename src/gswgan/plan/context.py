@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gswgan.critics.ensemble.distributed import Ranks
@@ -38,6 +39,9 @@ class RunContext:
 
     write_private: Callable[[str, dict[str, Any]], None]
     """Write a private JSON file of this name."""
+
+    public_images: Callable[[], np.ndarray]
+    """Images that the plan states to be public, uint8 [n, channels, side, side]."""
 
     stream: ImageStream | None = None  # data that stays in its files
     workers: Workers = 1  # that read it

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from gswgan.data import ImageData, ImageStream, Reading
+from gswgan.data.public import FEWEST, PublicImages
 from gswgan.data.read_options import AS_IT_IS
 from gswgan.errors import PlanError, short
-from gswgan.plan.settings import OMIT_DEFAULT, check_ranges
-from gswgan.ranges import Range
+from gswgan.plan.settings import check_ranges
+from gswgan.ranges import OMIT_DEFAULT, Range
 
 MAX_NAMED = 20
 """Classes that a text names."""
@@ -127,3 +129,28 @@ class Facts:
     def shape(self) -> dict[str, int]:
         """Of the images, as networks take it."""
         return {"image_size": self.image_size, "channels": self.channels, "classes": self.classes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts:
+    """Images that whoever planned the run has stated to be public: used as they are, and not protected."""
+
+    name: str
+    images: Annotated[int, Range(FEWEST, 2**40)]
+    digest: str  # of `data.public.images_digest`: who has the images can compute it
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.name.isprintable() or re.fullmatch(r"[0-9a-f]{64}", self.digest) is None:
+            found = short((self.name, self.digest))
+            raise PlanError("public", found, "a printable name and a SHA-256 digest of the public images")
+
+    @classmethod
+    def of(cls, public: PublicImages) -> PublicFacts:
+        """The facts of public images."""
+        return cls(name=public.name, images=len(public.images), digest=public.digest)
+
+    @property
+    def text(self) -> str:
+        """The statement in words."""
+        return f"trained with {self.images:,} public images that are not protected ({self.name}, SHA-256 {self.digest})"

@@ -47,6 +47,12 @@ def make_request(
             "neighbours", options["neighbours"], "replace-one with this method, preset and data",
             "One record zeroed is there for --preset kernel and --preset refined, without persons.",
         )  # fmt: skip
+    if options.get("public") is not None and preset not in method.public_presets:
+        raise PlanError(
+            "public", f"{options['public'].images:,} images",
+            f"none: preset {preset} of {method.name} has no use for them",
+            "Leave --public out, or use --preset refined.",
+        )  # fmt: skip
     delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
     return PlanRequest(facts=facts, preset=preset, delta=delta, **options)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from gswgan.errors import PrivacyError
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.plan import Draft
 from gswgan.privacy import Event
 from gswgan.privacy.events import Neighbours
@@ -45,6 +45,7 @@ class PlanRequest:
     insecure_reproducible: bool = False
     neighbours: Neighbours = "replace-one"
     federation: Federation | None = None
+    public: PublicFacts | None = None
 
 
 class Method(ABC):
@@ -65,6 +66,9 @@ class Method(ABC):
 
     zeroed_presets: ClassVar[tuple[str, ...]] = ()
     """Those that can also be planned for one record zeroed instead of replaced."""
+
+    public_presets: ClassVar[tuple[str, ...]] = ()
+    """Those that images which are stated to be public are of use to."""
 
     has_guarantee: ClassVar[bool] = True
 

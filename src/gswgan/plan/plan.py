@@ -27,13 +27,13 @@ from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.plan.context import RunContext
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.settings import check_delta, check_ranges, to_plain
 from gswgan.privacy import Accountant, Contribution, DrawnOne, Event, Gaussian, PrivacyCost, Repeated, Sampled
 from gswgan.privacy.claims import Claim
 from gswgan.privacy.events import BaseEvent, Neighbours, Sampling, sampling_of, tally, unsampled
 from gswgan.privacy.storage import named_by_user, write_durably
-from gswgan.ranges import BELOW_ONE, Batch, Range, Seed, Steps
+from gswgan.ranges import BELOW_ONE, OMIT_DEFAULT, Batch, Range, Seed, Steps
 
 FORMAT_VERSION = 6
 
@@ -127,6 +127,9 @@ class CriticSettings(ABC):
     can_spread: ClassVar[bool] = False
     """Whether the critics may be spread over several processes."""
 
+    uses_public: ClassVar[bool] = False
+    """Whether images that are stated to be public are of use."""
+
     @property
     def kernel_settings(self) -> KernelSettings:
         """The kernel on pixels; a PlanError where there is none."""
@@ -195,6 +198,7 @@ class Draft:
     optimizer: OptimizerSettings
     training: TrainingSettings
     privacy: PrivacySettings | None = None  # GS-WGAN and DP-MERF; the others have all in `critic`
+    public: PublicFacts | None = dataclasses.field(default=None, metadata=OMIT_DEFAULT)
 
     @property
     def sums(self) -> PrivacySettings:
@@ -237,6 +241,8 @@ class Plan(Draft):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.public is not None and not self.critic.uses_public:
+            raise PlanError("public", self.public.images, f"none with preset {self.preset} of {self.method}")
         self.critic.check(self)
         total = self.total()
         if total is None or self.guarantee is None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import torch
 
 from gswgan.errors import GswganError, PlanError, PrivacyError, short
-from gswgan.ranges import Range
+from gswgan.ranges import OMIT_DEFAULT, Range
 
 T = TypeVar("T")
 
@@ -27,9 +27,6 @@ MAX_EPSILON = 10_000.0
 
 MIN_DELTA = 1e-12
 """Below it the rounding of the accountants would be larger than delta itself."""
-
-OMIT_DEFAULT = {"omit_default": True}
-"""Metadata of a field that plain data does not have where it is the default: it is younger than some saved plans."""
 
 _MAKE = "Make the plan with `gswgan train --save-plan PLAN`; do not write it by hand."
 

@@ -35,6 +35,7 @@ def not_covered(plan: Plan, unit: str) -> list[str]:
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
         *([several] if unit == "record" else []),
+        *([] if plan.public is None else [f"Public images: it was {plan.public.text}."]),
         *([INVENTED] if unit == "invented client" else []),
         f"What is public: that the data exists, its name, {plan.size}, the names of its classes, the image size, "
         "and how the images were read.",

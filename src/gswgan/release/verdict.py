@@ -21,6 +21,10 @@ UNSEEN = (
 )
 """What no verifier can see."""
 
+PUBLIC_UNSEEN = (
+    "whether the public images are public, and not a part of the protected data: whoever planned it says so."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -70,6 +74,7 @@ class Verdict:
             "",
             "What no verifier can see",
             *(f"  - {line}" for line in UNSEEN),
+            *([] if self.plan.public is None else [f"  - {PUBLIC_UNSEEN}"]),
             "",
             *([f"page:      report.html, {self.page}"] if self.page else []),
             f"releases:  {self.releases}{repeated}",

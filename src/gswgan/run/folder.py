@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gswgan.data import ImageData, ImageStream
+from gswgan.data.public import PublicImages
 from gswgan.errors import RunError, StorageError, path_problem
 from gswgan.methods import read_plan
 from gswgan.plan.context import RunContext
@@ -26,6 +27,7 @@ from gswgan.privacy.ownership import check_marked, marked
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import check_own, check_private, locked, make_folder, read_file, write_durably
 from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.public_images import check_public, keep_public, kept_public
 
 MAX_BYTES = 2**32
 """Of one file of a release that is copied into another: sums over 10,000 classes and 32,768 features."""
@@ -59,6 +61,7 @@ class RunFolder:
         self.source, self.warm_start = self.private / "source.json", self.private / "warm_start.safetensors"
         self.owner = self.private / "owner.json"  # that this user made the run
         self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"
+        self.public_images = self.private / "public_images.safetensors"
         self.budget, self.rounds = self.private / "budget.json", self.private / "round.json"  # of clients that answer
 
     @classmethod
@@ -70,13 +73,17 @@ class RunFolder:
         source: dict[str, Any] | None = None,
         origin: RunFolder | None = None,
         budget: Path | None = None,
+        public: PublicImages | None = None,
     ) -> RunFolder:
         """A new run with its plan. An existing folder is never written over.
 
         `source`: where the data was read from. `origin`: a run whose embedding is used again, with what it cost.
         `budget`: the budget file that the run will enter; then the key is drawn now, so that a copy or a backup of the
-        folder is the same run. The plan is written last: a folder without it is no run yet, and may be made again.
+        folder is the same run.
+        `public`: the images that the plan states to be public. The plan is written last: a folder without it is no run
+        yet, and may be made again.
         """
+        check_public(plan, public)
         folder = cls(root, plan)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
         is_new = not root.exists()
@@ -100,6 +107,8 @@ class RunFolder:
                 write_json(folder.owner, marked("run", {"plan": plan.digest(), "budgeted": budget is not None}))
                 if budget is not None:
                     folder.secret(plan)
+                if public is not None:
+                    keep_public(folder.public_images, public)
                 for path, content in copied.items():
                     write_durably(path, content)
                 write_json(folder.model, {"method": plan.method, "plan": plan.to_json()})
@@ -114,6 +123,7 @@ class RunFolder:
         if not self.root.is_dir():
             return not self.root.exists()
         begun = {self.release, self.private, self.private / "lock", self.source, self.budget, self.owner}
+        begun |= {self.public_images}
         begun |= {self.key} if self.owner.exists() else set()  # which comes before it
         inside = itertools.chain(self.release.glob("*"), self.private.glob("*"))
         return all(path in begun for path in self.root.iterdir()) and all(
@@ -160,6 +170,7 @@ class RunFolder:
             secret=secret,
             open_ledger=open_ledger,
             embedding=self.embedding,
+            public_images=lambda: kept_public(self.public_images, plan),
             store=lambda name: Checkpoint(self.private / f"{name}.safetensors", plan.digest()),
             write_private=lambda name, content: write_json(self.private / f"{name}.json", content),
             **more,

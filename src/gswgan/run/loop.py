@@ -196,7 +196,13 @@ def _remove_asides(folder: RunFolder) -> None:
 def _clean_up(folder: RunFolder) -> bool:
     """Remove what must not outlive the run, the key first; whether there was anything left to remove."""
     keys = (folder.key, *left_asides(folder.key))
-    spent = [folder.journal, folder.checkpoint, folder.sums, *folder.private.glob(f"{folder.warm_start.stem}*")]
+    spent = [
+        folder.journal,
+        folder.checkpoint,
+        folder.sums,
+        folder.public_images,
+        *folder.private.glob(f"{folder.warm_start.stem}*"),
+    ]
     spent += [part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")]
     found = [path for path in (*keys, *spent) if path.exists()]
     for key in keys:

@@ -108,6 +108,7 @@ def privacy_statement(plan: Plan, cost: PrivacyCost | None) -> dict[str, Any]:
         "claimed": None if plan.claimed is None else plan.claimed.to_json(),
         "lower_bound": to_plain(plan.lower_bound),
         "void": plan.void,
+        **({} if plan.public is None else {"public_images": {**to_plain(plan.public), "statement": plan.public.text}}),
     }
 
 
@@ -156,6 +157,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             *(f"- assumed: {one}" for one in statement.get("assumed", [])),
             *(f"- {plain_text(one)}" for one in statement.get("sites", {}).get("text", [])),
         ]
+    if plan.public is not None:
+        lines.append(f"- {plain_text(plan.public.text)}")
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
     lines += [

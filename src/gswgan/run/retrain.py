@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gswgan.errors import RunError
 from gswgan.methods import find_method
-from gswgan.plan.method import PlanRequest
+from gswgan.plan.method import Federation, PlanRequest
 from gswgan.plan.plan import Plan
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder, find_release
@@ -19,7 +19,10 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
     plan = origin.plan()
     if not plan.critic.can_stream or not origin.embedding.exists() or not origin.privacy.exists():
         raise RunError("from", str(source), "a finished run of the kernel critic (preset kernel)")
-    request = PlanRequest(facts=plan.facts, preset=plan.preset, delta=plan.sums.delta, steps=steps, device=device)
+    request = PlanRequest(
+        facts=plan.facts, preset=plan.preset, delta=plan.sums.delta, steps=steps, device=device,
+        federation=Federation(observer=plan.sums.observer, neighbours=plan.sums.neighbours),
+    )  # fmt: skip
     draft = find_method(plan.method).draft(request, plan.sums.noise_std / plan.sums.clip_norm)
     again: Plan = dataclasses.replace(
         plan,

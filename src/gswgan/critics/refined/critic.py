@@ -1,16 +1,16 @@
 """The critic of preset `refined`, in three stages: kernel, pre-training, DP-SGD (docs/methods.md).
 
 1. The kernel critic makes its one release and trains a generator with it.
-2. A denoiser is pre-trained on samples of that generator: post-processing, as many steps as one likes.
+2. A denoiser is pre-trained, on public images where there are some and then on samples of that generator:
+   post-processing, as many steps as one likes (`pretraining.py`).
 3. The denoiser learns from the records with DP-SGD: each record takes part by its own secret coin, the gradient of its
    loss, averaged over several noise draws *before* the clip, is clipped, summed and released with noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,20 +19,15 @@ from torch import Tensor
 from gswgan.critics import Critic
 from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.kernel.critic import KernelCritic
-from gswgan.critics.kernel_then_ensemble import KernelStart
 from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.refined.pretraining import Pretraining
+from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
-from gswgan.generators import GeneratorSettings
-from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import GaussianMechanism, Streams
 from gswgan.privacy.randomness import BatchStreams
-from gswgan.ranges import LearningRate, Range, Steps
-
-WARM_UP = 100
-"""Steps of the pre-training in which its learning rate rises."""
 
 CONSTANT = 0.6
 """Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
@@ -45,23 +40,6 @@ SAMPLES, SAMPLES_PER_GRADIENT = 2**14, 256
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefinedSettings(KernelStart):
-    """All three stages; see also the plan's privacy."""
-
-    start: GeneratorSettings  # the generator that the kernel critic trains
-    start_optimizer: OptimizerSettings
-    samples: Annotated[int, Range(16, 2**24)]  # of the start, which the denoiser is pre-trained on
-    pretraining: Steps  # steps on them
-    pretraining_batch: Annotated[int, Range(16, 2**16)]  # samples in each of them
-    pretraining_rate: LearningRate
-    draws: Annotated[int, Range(1, 256)]  # of noise for each record, averaged before the clip
-    level_mean: Annotated[float, Range(-10, 10)]  # of ln(noise level) for records; for samples see `draws.py`
-    level_std: Annotated[float, Range(1e-3, 10)]
-    scaling: Annotated[float, Range(0, 2)]  # of gradients, by second moments: generators/preconditioner.py
-    averaging: Annotated[float, Range(1, 2**20)]  # step t of DP-SGD keeps t / (t + averaging) of the averaged weights
 
 
 class Refined(Critic):
@@ -78,15 +56,16 @@ class Refined(Critic):
         public: Streams,
         batches: BatchStreams,
         device: torch.device,
+        public_images: Callable[[], np.ndarray],
     ) -> None:
         """`optimizer` is that of DP-SGD, which makes so many `releases`, each by `mechanism`."""
         self.settings, self.optimizer, self.kernel, self.mechanism = settings, optimizer, kernel, mechanism
         self.releases, self.device = releases, device
-        self._public, self._batches = public, batches
+        self._public, self._batches, self._public_images = public, batches, public_images
         self._step = -1
         self._gradients: Gradients | None = None
         self._descent: RecordGradients | None = None
-        self._pretrain: Captured | None = None
+        self._pretraining: Pretraining | None = None
         self._images = self._labels = torch.zeros(0)
 
     @property
@@ -125,31 +104,17 @@ class Refined(Critic):
                 level_std=self.settings.level_std,
             )
         step -= self.settings.steps
-        if step < self.settings.pretraining:
-            self._pretraining_step(step, generator, self._gradients)
-        else:
-            self._pretrain = None  # its samples are done with
-            self._dp_sgd_step(step - self.settings.pretraining, generator, self._gradients)
-
-    def _pretraining_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
-        if step == 0:
-            generator.begin()
-        if self._pretrain is None:
-            images, labels = generator.samples(self.settings.samples)
-
-            def work(some: Tensor, seed: Tensor, rate: Tensor, keep: Tensor) -> None:
-                gradient = gradients.of_samples(images[some].float(), labels[some], seed)
-                generator.descend_denoiser(gradient, rate, keep)
-
-            self._pretrain = Captured(work)
-        batch = self._public.generator("pretraining batch", step).integers(
-            self.settings.samples, size=self.settings.pretraining_batch
-        )
-        warm, left = min(1.0, (step + 1) / WARM_UP), 1 - step / self.settings.pretraining
-        rate = self.settings.pretraining_rate * warm * left
-        seed = self._public.integer("pretraining", step)
-        keep = min(self.optimizer.average, step / (step + 10))
-        self._pretrain(torch.from_numpy(batch).to(self.device), *map(self._tensor, (seed, rate, keep)))
+        before = self.settings.public_steps + self.settings.pretraining
+        if step >= before:
+            self._pretraining = None  # its images are done with
+            self._dp_sgd_step(step - before, generator, self._gradients)
+            return
+        if self._pretraining is None:
+            self._pretraining = Pretraining(
+                self.settings, generator, self._gradients, streams=self._public, average=self.optimizer.average,
+                public_images=self._public_images,
+            )  # fmt: skip
+        self._pretraining.step(step)
 
     def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:

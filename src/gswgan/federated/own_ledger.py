@@ -1,0 +1,81 @@
+"""`gswgan verify RELEASE --site LEDGER`: whether a site's own ledger and the public statement of a round agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gswgan.errors import FederationError, path_problem, short
+from gswgan.federated.memory import recorded
+from gswgan.federated.trust import in_relation, spent
+from gswgan.plan.plan import Plan
+from gswgan.privacy.events import gaussian_of
+from gswgan.privacy.ledger import read_ledger
+from gswgan.run.folder import read_json
+from gswgan.run.publish import TOLERANCE
+
+
+class OwnLedger:
+    """The answers that a site has recorded for the plan of a release, before it sent them."""
+
+    def __init__(self, place: Path, public: Path, plan: Plan) -> None:
+        """`place`: the site's ledger.jsonl, or the state folder that has it. `public`: the release's own ledger."""
+        if not plan.critic.can_stream:
+            raise FederationError("release", plan.preset, "a release of one round (preset kernel)")
+        self.plan, self.context = plan, str(read_ledger(public)[0]["context"])
+        self.path = _find(place, self.context)
+        self.header = read_ledger(self.path)[0] if self.path.stat().st_size else {}
+        self.entries = recorded(self.path)
+        known = self.path.parent.parent / "client.json"
+        self.name = str(read_json(known, "client.json")["client"]) if known.exists() else ""
+
+    @property
+    def epsilon(self) -> float:
+        """Of all that it has recorded for the plan, at the plan's delta and under its relation."""
+        cost = self.plan.cost
+        return spent((entry.event for entry in self.entries), neighbours=cost.neighbours, delta=cost.delta)
+
+    def disagreements(self, statement: Mapping[str, Any]) -> Iterator[str]:
+        """What the site's ledger and the statement say differently, a sentence each."""
+        cost, sums = self.plan.cost, self.plan.sums
+        if self.header.get("context") != self.context:
+            yield f"this ledger is of another plan: {short(str(self.header.get('context')), 16)}"
+            return
+        planned = gaussian_of(sums.event)
+        for entry in self.entries:
+            if in_relation(entry.event, planned.neighbours) != planned:
+                yield f"line {entry.name!r} is not the release that the plan says"
+        stated = float(statement["epsilon"])
+        if self.epsilon > stated * (1 + TOLERANCE):
+            yield (
+                f"this site has recorded {len(self.entries)} answers, epsilon {self.epsilon:.4g} at delta "
+                f"{cost.delta:g}; the statement says {stated:.4g}"
+            )
+        if self.plan.facts.silos is None:
+            return
+        counts = self.name in statement["sites"]["answered"]
+        if counts and not self.entries:
+            yield f"the statement counts an answer of {self.name}, and this site has recorded none"
+        if self.name and not counts:
+            yield f"the statement does not count {self.name}, and this site has recorded {len(self.entries)} answers"
+
+    def describe(self) -> str:
+        """What agrees."""
+        cost = self.plan.cost
+        how = {"zeroed": "zeroed", "replace-one": "replaced"}[cost.neighbours]
+        return (
+            f"site:      {self.name or self.path}: {len(self.entries)} answer recorded for this plan, epsilon "
+            f"{self.epsilon:.4g} at delta {cost.delta:g} (one {cost.unit} {how}), as the statement says"
+        )
+
+
+def _find(place: Path, context: str) -> Path:
+    """The ledger of this plan in a site's state folder, or the file itself."""
+    if place.is_file():
+        return place
+    found = sorted(place.glob(f"**/{context[:32]}/ledger.jsonl")) if place.is_dir() else []
+    if len(found) != 1:
+        expected = f"a site's ledger.jsonl, or its state folder with one for this plan{path_problem(place)}"
+        raise FederationError("site", f"{place}: {len(found)} ledgers of this plan", expected, "Check the path.")
+    return found[0]
