@@ -8,8 +8,9 @@ JOBS is a list of objects: `{"name": ..., "groups": [...], "training": {...}, "o
 groups have equally many features: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the whole
 image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains` (of
 the sum of the colours, of red minus green, of yellow minus blue), `layer` (0: pixels; 1, 2, ...: of an untrained
-convolutional network, whose options are the job's `network`). Each record is mapped alone to a row of length 1 by a public map, so every job has the plan's
-guarantee; the choice between jobs is made on protected images and has none, so it is made on public data sets only.
+convolutional network, whose options are the job's `network`). Each record is mapped alone to a row of length 1 by a
+public map, so every job has the plan's guarantee; the choice between jobs is made on protected images and has none, so
+it is made on public data sets only.
 
 Prints accuracy of the CNN on held-out training images and the FID to all training images after each job.
 """
