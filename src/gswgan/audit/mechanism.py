@@ -13,9 +13,10 @@ import numpy as np
 from gswgan.audit.baselines import observe_baseline
 from gswgan.audit.bounds import Bound, Family, GaussianFamily, LossFamily, Scores, lower_bounds
 from gswgan.audit.refined import observe_refined
+from gswgan.audit.site_messages import message_scores, site_pairs, site_plan
 from gswgan.audit.step_law import StepLaw
 from gswgan.audit.wiring import Observed
-from gswgan.audit.worst_case import kernel_pairs, kernel_scores, observe_ensemble, public_features
+from gswgan.audit.worst_case import COPIES, kernel_pairs, kernel_scores, observe_ensemble, public_features
 from gswgan.errors import AuditError
 from gswgan.methods import make_plan
 from gswgan.methods.ensemble import PlannedEnsemble
@@ -150,6 +151,25 @@ def audit_kernel(
         family = GaussianFamily(mu=gaussian.mu, delta=delta)
         found.append(bound_pair(pair.name, first, second, delta, family, steps=1, pairs=len(pairs)))
     return tuple(found)
+
+
+def audit_message(
+    *, claim: float | None = None, trials: int = TRIALS, seed: int = 0, note: Note = lambda text: None
+) -> Audit:
+    """Attack the message of one site of several, each with its own noise: the bytes as they travel to the server."""
+    began, pairs, found = time.monotonic(), site_pairs(public_features()), []
+    plan = site_plan(pairs[0].data(1, COPIES))
+    gaussian, cost = gaussian_of(plan.sums.event), plan.cost
+    for pair in pairs:
+        note(f"{trials} sums in messages of a site in each world: {pair.name}")
+        first, second = (message_scores(pair, world, trials, seed=seed) for world in (1, 2))
+        family = GaussianFamily(mu=gaussian.mu, delta=cost.delta)
+        found.append(bound_pair(pair.name, first, second, cost.delta, family, steps=1, pairs=len(pairs)))
+    return Audit(
+        method=plan.method, preset=f"{plan.preset}, a site's message", records=plan.facts.records, stated=cost,
+        claim=cost.epsilon if claim is None else claim, pairs=tuple(found), tie=None, confidence=CONFIDENCE,
+        seconds=round(time.monotonic() - began, 1),
+    )  # fmt: skip
 
 
 def audit_releases(plan: Plan, *, trials: int = TRIALS, seed: int = 0, note: Note = lambda text: None) -> Pair:

@@ -66,13 +66,15 @@ class KernelPair:
     name: str
     first: tuple[NDArray[np.uint8], int]
     second: tuple[NDArray[np.uint8], int]
+    others: tuple[int, int] = (0, 1)
+    """The classes of the two records that stay."""
 
     def data(self, world: int, copies: int) -> ImageData:
         """Independent copies of the world's data set, copy i with the classes i L .. i L + L - 1."""
         image, label = self.first if world == 1 else self.second
         rng = np.random.default_rng(0)
         images = rng.integers(0, 256, (3, 1, SIDE, SIDE), dtype=np.uint8)
-        images[-1], labels = image, np.array([0, 1, label])
+        images[-1], labels = image, np.array([*self.others, label])
         shift = np.repeat(np.arange(copies) * CLASSES, 3)
         classes = copies * CLASSES
         return ImageData(

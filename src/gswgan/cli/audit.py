@@ -21,6 +21,9 @@ def audit(
     records: Annotated[int, typer.Option(help="Plan for so many records; they set the number of critics.")] = 60_000,
     claim: Annotated[float | None, typer.Option(
         help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,
+    message: Annotated[bool, typer.Option("--message",
+        help="Attack the message of one site of a federation (`federate --protect record`, untrusted server) as its "
+        "bytes travel, in place of a method.")] = False,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Attack the mechanism of a method: `gswgan audit --preset paper --claim 9.99`.
@@ -31,13 +34,14 @@ def audit(
     """
     import torch
 
-    from gswgan.audit.mechanism import audit_method
+    from gswgan.audit.mechanism import audit_message, audit_method
 
     torch.set_num_threads(1)  # tiny tensors: threads would only wait for each other
     with Console(stderr=True).status("") as status:
-        result = audit_method(
-            method, preset, records=records, claim=claim, note=lambda text: status.update(f"audit: {text}")
-        )
+        note = lambda text: status.update(f"audit: {text}")  # noqa: E731
+        result = audit_message(claim=claim, note=note) if message else (
+            audit_method(method, preset, records=records, claim=claim, note=note)
+        )  # fmt: skip
     _show(result)
     if json:
         print_json(result.to_json())
