@@ -7,9 +7,10 @@ JOBS is a list of objects: `{"name": ..., "groups": [...], "training": {...}, "o
 "features": ...}`, all but the name optional: what is left out is the plan's. A group is a kind of frequency, and the
 groups have equally many features: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the whole
 image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains` (of
-the sum of the colours, of red minus green, of yellow minus blue), `layer` (0: pixels; 1, 2: of an untrained
-convolutional network). Each record is mapped alone to a row of length 1 by a public map, so every job has the plan's
-guarantee; the choice between jobs is made on protected images and has none, so it is made on public data sets only.
+the sum of the colours, of red minus green, of yellow minus blue), `layer` (0: pixels; 1, 2, ...: of an untrained
+convolutional network, whose options are the job's `network`). Each record is mapped alone to a row of length 1 by a
+public map, so every job has the plan's guarantee; the choice between jobs is made on protected images and has none, so
+it is made on public data sets only.
 
 Prints accuracy of the CNN on held-out training images and the FID to all training images after each job.
 """
@@ -52,24 +53,29 @@ OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6
 
 
 class Untrained(nn.Module):
-    """Pixels and two layers of random convolutions, each pooled to half the side and scaled to the length of pixels."""
+    """Pixels and layers of random convolutions, each pooled to half the side and scaled to the length of pixels."""
 
-    def __init__(self, channels: int, side: int, seed: int) -> None:
+    def __init__(
+        self, channels: int, side: int, seed: int, widths: tuple[int, ...] = (24, 48), slope: float = 0.1,
+        difference: float = 0.8,
+    ) -> None:  # fmt: skip
+        """`slope` below 0 of the leaky ReLU; `difference`: how much of its mean each filter is without."""
         super().__init__()
         generator, inputs, weights = torch.Generator().manual_seed(seed), channels, []
-        for outputs in (24, 48):
+        self.slope, self.sizes = slope, [channels * side**2]
+        for outputs in widths:
             weight = torch.randn(outputs, inputs, 3, 3, generator=generator)
-            weight -= weight.mean(dim=(2, 3), keepdim=True) * 0.8  # mostly differences of neighbours
+            weight -= weight.mean(dim=(2, 3), keepdim=True) * difference
             weights.append(weight / math.sqrt(9 * inputs / 2))
-            inputs = outputs
+            inputs, side = outputs, side // 2
+            self.sizes.append(outputs * side**2)
         self.weights = nn.ParameterList([nn.Parameter(weight, requires_grad=False) for weight in weights])
-        self.sizes = [channels * side**2, 24 * (side // 2) ** 2, 48 * (side // 4) ** 2]
 
     def forward(self, images: Tensor) -> Tensor:
         """Return [n, the sum of `sizes`]."""
         now, found = images, [images.flatten(1)]
         for weight in self.weights:
-            now = nn.functional.leaky_relu(nn.functional.conv2d(now, weight, padding=1), 0.1)
+            now = nn.functional.leaky_relu(nn.functional.conv2d(now, weight, padding=1), self.slope)
             now = nn.functional.avg_pool2d(now, 2) * 2
             found.append(now.flatten(1))
         return torch.cat(found, dim=1)
@@ -78,11 +84,14 @@ class Untrained(nn.Module):
 class Waves(RandomFeatures):
     """Random features whose frequencies are drawn by groups."""
 
-    def __init__(self, groups: list[dict[str, Any]], count: int, channels: int, side: int, seed: int) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], count: int, channels: int, side: int, seed: int, **network: Any
+    ) -> None:
         settings = KernelSettings(features=count, length_scales=(1.0,), seed=seed)
         super().__init__(settings, channels, side, DEVICE)
         half, streams = count // 2, Streams.public(seed)
-        self.untrained = Untrained(channels, side, seed).to(DEVICE) if any(g.get("layer") for g in groups) else None
+        convolved = any(group.get("layer") for group in groups)
+        self.untrained = Untrained(channels, side, seed, **network).to(DEVICE) if convolved else None
         sizes = [channels * side**2] if self.untrained is None else self.untrained.sizes
         every = np.zeros((sum(sizes), half), np.float32)
         for number, group in enumerate(groups):
@@ -196,7 +205,7 @@ class Search:
             critic.__class__ = SearchCritic
             if job.get("groups"):
                 shape = (facts.channels, facts.image_size, plan.critic.seed)
-                critic.features = Waves(job["groups"], plan.critic.features, *shape)
+                critic.features = Waves(job["groups"], plan.critic.features, *shape, **job.get("network", {}))
             critic.prepare(self.train)
             generator = make_generator(plan, DEVICE)
             released = time.perf_counter() - began

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 import torch
 from fault_points import Faults
+from works import small_refined
 
 from conftest import tiny_images, tiny_plan
 from gswgan.errors import RunError
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import GaussianMechanism
 from gswgan.privacy.accountant import Accountant
@@ -28,14 +31,17 @@ from gswgan.run.folder import RunFolder
 
 CPU = torch.device("cpu")
 DATA = tiny_images(48)
-KINDS = ("kernel", "ensemble", "paper")
+KINDS = ("kernel", "ensemble", "paper", "refined")
 _epsilon = functools.cache(Accountant.epsilon)
 _accountant = functools.cache(Accountant)
 
 
 @functools.cache
 def plan_of(kind: str, *, secret: bool = False) -> Plan:
-    """Two steps; `ensemble` with coins, `paper` with a warm start."""
+    """Two steps; `ensemble` with coins, `paper` with a warm start, `refined` with two steps in each of its stages."""
+    if kind == "refined":
+        made = make_plan(Facts.of(DATA), preset=kind, insecure_reproducible=not secret, steps=2)
+        return small_refined(made, steps=2)
     options = {} if kind == "kernel" else {"critics": 6}
     plan = tiny_plan(DATA, preset=kind, insecure_reproducible=not secret, steps=2, **options)
     if kind == "ensemble":
@@ -103,6 +109,7 @@ def changes(points: list[str]) -> list[str]:
 def of_the_critic(kind: str, points: list[str]) -> list[str]:
     """All points for the first kind; of the others what is their own: they are published and cleaned up alike."""
     own = {"ensemble": ("key", "ledger", "journal", "noise", "checkpoint", "partitions"), "paper": ("warm_start",)}
+    own["refined"] = ("ledger", "noise", "write checkpoint.safetensors.part half")  # one in each step of each stage
     return [at for at in points if kind == "kernel" or any(name in at for name in own[kind])]
 
 

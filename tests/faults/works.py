@@ -48,14 +48,14 @@ def small(plan: Plan) -> Plan:
     return dataclasses.replace(plan, generator=generator, critic=dataclasses.replace(plan.critic, **critic))
 
 
-def small_refined(plan: Plan) -> Plan:
-    """The plan with a few steps in each of the three stages."""
+def small_refined(plan: Plan, steps: int = 6) -> Plan:
+    """The plan with so many steps in each of the two stages before DP-SGD."""
     critic = dataclasses.replace(
-        plan.critic, steps=6, pretraining=6, pretraining_batch=16, samples=32, draws=1,
+        plan.critic, steps=steps, pretraining=steps, pretraining_batch=16, samples=32, draws=1,
         kernel=dataclasses.replace(plan.critic.kernel, features=64),
         start=dataclasses.replace(plan.critic.start, architecture="mlp", width=16),
     )  # fmt: skip
-    training = dataclasses.replace(plan.training, steps=12 + plan.sums.releases, batch_size=12)
+    training = dataclasses.replace(plan.training, steps=2 * steps + plan.sums.releases, batch_size=12)
     generator = dataclasses.replace(plan.generator, width=2)
     return dataclasses.replace(plan, critic=critic, training=training, generator=generator, curve=())
 

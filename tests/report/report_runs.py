@@ -13,10 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from works import small_refined
 
 from conftest import tiny_images, tiny_plan
 from gswgan.data import ImageData, make_image_data
 from gswgan.evaluation.result import Results
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.make import epsilon_curve
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 
@@ -55,7 +59,7 @@ def data_of(kind: str) -> ImageData:
 OPTIONS: dict[str, dict[str, object]] = {
     "kernel": {"epsilon": 10.0}, "private": {"epsilon": 1.0}, "void": {"epsilon": 10.0, "insecure_reproducible": True},
     "evil": {}, "unlabelled": {}, "persons": {"epsilon": 10.0, "delta": 1e-3}, "colour": {},
-    "ensemble": {"preset": "ensemble"}, "paper": {"preset": "paper"}, "zeroed": {"neighbours": "zeroed"},
+    "ensemble": {"preset": "ensemble"}, "refined": {}, "paper": {"preset": "paper"}, "zeroed": {"neighbours": "zeroed"},
 }  # fmt: skip
 
 
@@ -63,7 +67,12 @@ OPTIONS: dict[str, dict[str, object]] = {
 def a_run(kind: str) -> Path:
     """A finished run of this kind; not to be changed."""
     data = data_of(kind)
-    folder = RunFolder.create(_place() / kind, tiny_plan(data, **OPTIONS[kind]))
+    if kind == "refined":
+        plan = small_refined(make_plan(Facts.of(data), preset=kind, steps=4))
+        plan = dataclasses.replace(plan, curve=epsilon_curve(plan, plan.guarantee.delta))
+    else:
+        plan = tiny_plan(data, **OPTIONS[kind])
+    folder = RunFolder.create(_place() / kind, plan)
     assert run(folder, data, device=torch.device("cpu"))
     return folder.root
 

@@ -30,7 +30,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("pages")
     kinds = ("evil", "paper", "kernel")
     mine = {kind: evaluated(a_copy(kind, place / f"{kind}-with-a-name-as-long-as-people-give-them")) for kind in kinds}
-    wanted: dict[str, tuple[list[Path], bool]] = {kind: ([a_run(kind)], False) for kind in (*kinds, "ensemble", "void")}
+    wanted: dict[str, tuple[list[Path], bool]] = {
+        kind: ([a_run(kind)], False) for kind in (*kinds, "ensemble", "refined", "void")
+    }
     wanted |= {"one, private": ([mine["evil"]], True)}
     wanted |= {"three": (list(mine.values()), False), "three, private": (list(mine.values()), True)}
     for at, (runs, private) in enumerate(wanted.values()):

@@ -106,6 +106,10 @@ class Generator:
         self.updates += 1
         self._average()
 
+    def first_network(self) -> nn.Module | None:
+        """Return the network of an earlier stage, which is published as well; None where there is none."""
+        return None
+
     def released_network(self, *, batches: int = 20, batch_size: int = 500) -> nn.Module:
         """Return the averaged network with batch statistics estimated from its own samples: what is published."""
         network = copy.deepcopy(self.averaged)

@@ -91,13 +91,17 @@ class RefinedGenerator(Generator):
 
         The denoiser is pre-trained on them.
         """
-        network, images, labels = super().released_network(), [], []
+        network, images, labels = self.first_network(), [], []
         for first in range(0, count, SAMPLES_AT_ONCE):
             codes, some = self.latents(min(SAMPLES_AT_ONCE, count - first), "samples", first)
             with self._precision():
                 images.append(network(codes, some).to(torch.float16))
             labels.append(some)
         return torch.cat(images), torch.cat(labels)
+
+    def first_network(self) -> nn.Module:
+        """The generator that the kernel critic trained."""
+        return super().released_network()
 
     def released_network(self, **_: Any) -> nn.Module:
         """The averaged denoiser with its sampler."""

@@ -55,6 +55,11 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         """The features."""
         return self.kernel
 
+    @property
+    def first_generator(self) -> GeneratorSettings:
+        """The one that the kernel critic trains."""
+        return self.start
+
     def released_embedding(self, draft: Draft) -> PlannedEmbedding:
         """The kernel's release, before the first step."""
         return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std)

@@ -140,6 +140,11 @@ class CriticSettings(ABC):
         """The critics of an ensemble; a PlanError where there are none."""
         raise PlanError("critic", type(self).__name__, "an ensemble of critics")
 
+    @property
+    def first_generator(self) -> GeneratorSettings | None:
+        """The generator of an earlier stage, which is published beside the last one; None where there is none."""
+        return None
+
     def released_embedding(self, draft: Draft) -> PlannedEmbedding | None:
         """The mean embedding that stays in the release; None where there is none."""
         return None

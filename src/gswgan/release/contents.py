@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.federated.silo_statement import answered_of
-from gswgan.generators import build_network
+from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.sampling import PIXELS_AT, png_bytes
 from gswgan.plan.plan import Plan
 from gswgan.release.embedding import Shapes, expected_embedding
@@ -69,18 +69,24 @@ def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], 
 
 def _wrong_generator(folder: RunFolder, plan: Plan, kept: list[int]) -> Iterator[Finding]:
     """Weights of the plan's network and nothing beside them; the picture is what they draw."""
-    facts = plan.facts
-    shape = {"classes": facts.classes, "channels": facts.channels, "image_size": facts.image_size}
-    with torch.device("meta"):  # nothing is allocated before the file is known to have that size
-        outline = build_network(plan.generator, **shape)
-    shapes = {name: (tuple(value.shape), value.dtype) for name, value in outline.state_dict().items()}
-    found = yield from _tensors(folder.generator, shapes, "the weights of the plan's generator")
+    first = plan.critic.first_generator
+    if first is not None and folder.first_generator.exists():
+        yield from _weights(folder.first_generator, plan, first)
+    found = yield from _weights(folder.generator, plan, plan.generator)
     if found is not None:
-        network: nn.Module = build_network(plan.generator, **shape)
+        network: nn.Module = build_network(plan.generator, **plan.facts.shape)
         network.load_state_dict(found)
         if not _is_picture(folder.samples, draw_picture(plan, network.eval(), kept)):
             what = "is not the picture that the generator draws, pixel for pixel, as gswgan writes it"
             yield Finding(where=folder.samples.name, what=what, means=_OTHER)
+
+
+def _weights(path: Path, plan: Plan, settings: GeneratorSettings) -> Generator[Finding, None, dict[str, Tensor] | None]:
+    """The weights of a network of these settings, and nothing beside them."""
+    with torch.device("meta"):  # nothing is allocated before the file is known to have that size
+        outline = build_network(settings, **plan.facts.shape)
+    shapes = {name: (tuple(value.shape), value.dtype) for name, value in outline.state_dict().items()}
+    return (yield from _tensors(path, shapes, "the weights of the plan's generator"))
 
 
 def _tensors(path: Path, shapes: Shapes, what: str) -> Generator[Finding, None, dict[str, Tensor] | None]:

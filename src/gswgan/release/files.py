@@ -12,7 +12,7 @@ from gswgan.run.folder import MANIFEST
 ALWAYS = ("card.md", "generator.safetensors", "ledger.jsonl", "model.json", "privacy.json", "samples.png")
 """In every bundle."""
 
-SOMETIMES = ("embedding.safetensors", "federation.json")
+SOMETIMES = ("embedding.safetensors", "federation.json", "first_generator.safetensors")
 """Where the plan has one."""
 
 PAGE = "report.html"
@@ -30,6 +30,7 @@ MAX_BYTES = {
     PAGE: 2**25,
     "ledger.jsonl": 2**27,  # 300,000 releases
     "generator.safetensors": 2**30,
+    "first_generator.safetensors": 2**30,
     "embedding.safetensors": 2**31,
 }
 """Whatever the plan says. Where it says more, the stage that reads the file compares its size first."""

@@ -142,6 +142,8 @@ class _Verifier:
             yield Finding(where="model.json", what="is not the plan that the manifest names", means=_FORGED)
         needed = set() if expected_embedding(self.plan) is None else {"embedding.safetensors"}
         needed |= {"federation.json"} if _is_federated(self.plan) and self.plan.source is None else set()
+        first = {"first_generator.safetensors"}  # earlier versions did not publish it
+        needed |= first & set(self.manifest["files"]) if self.plan.critic.first_generator is not None else set()
         for name in SOMETIMES:
             if (name in needed) != (name in self.manifest["files"]):
                 what = "is missing, and the plan has one" if name in needed else "is there, and the plan has none"

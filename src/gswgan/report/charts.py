@@ -89,8 +89,9 @@ def epsilon_chart(release: Release) -> Figure | None:
     plan, cost = release.plan, release.cost
     if cost is None or not plan.curve:  # it does not grow with the steps, or there is none
         return None
+    early = plan.critic.has_embedding  # one release comes before the first step, and lasts for some of them
     points = (
-        (0, 0.0),
+        (0, plan.curve[0][1] if early else 0.0),
         *plan.curve[:-1],
         (plan.training.steps, cost.epsilon),
     )  # the ledger may have cost more than planned
@@ -115,10 +116,11 @@ def epsilon_chart(release: Release) -> Figure | None:
                 )  # fmt: skip
         axes.set_xlim(0, steps[-1])
         axes.set_ylim(0, 1.15 * max([*values, *([] if release.claimed is None else [release.claimed["epsilon"]])]))
-        axes.set_xlabel("steps done, one release each")
+        axes.set_xlabel("steps done" if early else "steps done, one release each")
         axes.set_ylabel(f"epsilon at delta {figure(cost.delta)}")
 
-    alt = f"Line: epsilon grows with the steps, from 0 to {figure(values[-1])} after {plural(steps[-1], 'step')}."
+    ends = f"from {figure(values[0])} to {figure(values[-1])}"
+    alt = f"Line: epsilon grows with the steps, {ends} after {plural(steps[-1], 'step')}."
     if release.claimed is not None:
         place = "below" if release.claimed["epsilon"] < cost.epsilon else "above"
         alt += f" The claim of {figure(release.claimed['epsilon'])} lies {place} it."

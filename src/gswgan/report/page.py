@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -79,6 +79,7 @@ def single_page(release: Release, private: Private | None = None, records: Recor
         charts["utility"] = utility_chart(measured["classifiers"]) if measured["classifiers"] else None
     html = render(
         "report.html.j2", release=release, words=words, samples=_samples(release, 8),
+        first_samples=_rows(release, release.first_samples, 1),
         signal=signal_rows(release) if kernel else [], charts=charts, private=private, measured=measured,
         records=records, beside=[] if records is None else _beside(release, records),
     )  # fmt: skip
@@ -101,9 +102,13 @@ def _measured(private: Private) -> dict[str, Any]:
 
 def _samples(release: Release, most: int) -> list[dict[str, Any]]:
     """By class: its name and strips of images as data URIs."""
+    return _rows(release, release.samples, most)
+
+
+def _rows(release: Release, samples: Mapping[int, np.ndarray], most: int) -> list[dict[str, Any]]:
     names = release.plan.facts.class_names
     rows = []
-    for label, images in release.samples.items():
+    for label, images in samples.items():
         strips = [strip_uri(images[at : at + STRIP]) for at in range(0, min(len(images), most * STRIP), STRIP)]
         rows.append({"name": names[label] if len(names) > 1 else "", "strips": strips})
     return rows

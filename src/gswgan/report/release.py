@@ -12,14 +12,15 @@ import numpy as np
 
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.errors import PrivacyError, RunError, short
+from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.plan.plan import Plan
-from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost
-from gswgan.privacy.events import tally
+from gswgan.privacy import Accountant, DrawnOne, Event, PrivacyCost, Repeated
+from gswgan.privacy.events import BaseEvent, tally
 from gswgan.privacy.filter import with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
 from gswgan.run.folder import RunFolder, find_release, read_json
 from gswgan.run.publish import cost_from_statement, cost_of_ledger
-from gswgan.run.released import ReleasedModel, load
+from gswgan.run.released import ReleasedModel, load, read_network
 
 MAX_SHOWN_CLASSES = 20
 """Classes with samples on the page."""
@@ -27,7 +28,7 @@ MAX_SHOWN_CLASSES = 20
 STRIP = 8
 """Images side by side."""
 
-_FILES = ("model", "privacy", "generator", "embedding", "ledger", "card", "samples")
+_FILES = ("model", "privacy", "generator", "first_generator", "embedding", "ledger", "card", "samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,17 @@ class Release:
     kept: list[int]
     left_out: list[str]  # classes that the generator does not make
     samples: dict[int, np.ndarray]
+    first_samples: dict[int, np.ndarray]  # of the generator of an earlier stage, where one is published
+    stages: tuple[Stage, ...]  # where there are several, in the order of the ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """The releases of one kind, as the ledger has them, and what they would cost alone, at the delta of the whole."""
+
+    event: BaseEvent
+    releases: int
+    epsilon: float | None  # None: no accountant is here
 
 
 def release_alone(folder: RunFolder) -> RunFolder:
@@ -75,8 +87,32 @@ def read_release(path: Path) -> Release:
         releases=len(entries), repeated=sum(entry.attempt > 0 for entry in entries), head=head,
         max_detection_rate=None if void or cost is None else max_detection_rate(covered, cost.neighbours),
         embedding=Embedding.load(folder.embedding) if plan.critic.can_stream else None,
-        kept=model.kept.tolist(), left_out=model.left_out, samples=_draw(model),
+        kept=model.kept.tolist(), left_out=model.left_out, samples=_draw(model), first_samples=_draw_first(model),
+        stages=_stages(plan, tally(compose(entries)), cost),
     )  # fmt: skip
+
+
+def _stages(plan: Plan, found: Mapping[BaseEvent, int], cost: PrivacyCost | None) -> tuple[Stage, ...]:
+    """By kind of release, for a plan whose stages each publish a generator."""
+    if cost is None or plan.critic.first_generator is None:
+        return ()
+    known, accountant = importlib.util.find_spec("dp_accounting") is not None, Accountant(cost.neighbours)
+    stages = []
+    for event, times in found.items():
+        epsilon = accountant.epsilon(Repeated(event=event, times=times), cost.delta) if known else None
+        stages.append(Stage(event=event, releases=times, epsilon=epsilon))
+    return tuple(stages)
+
+
+def _draw_first(model: ReleasedModel) -> dict[int, np.ndarray]:
+    """Some images of the generator of an earlier stage."""
+    first, path = model.plan.critic.first_generator, model.folder.first_generator
+    if first is None or not path.exists():
+        return {}
+    labels = np.repeat(model.kept[:MAX_SHOWN_CLASSES], STRIP)
+    network = read_network(path, first, model.plan.facts)
+    images = channels_last(draw_images(network, first, labels, np.random.default_rng(0)))
+    return dict(zip(model.kept.tolist(), np.split(images, len(labels) // STRIP)))
 
 
 def check_stated_cost(folder: RunFolder, cost: PrivacyCost, stated: Mapping[str, Any]) -> PrivacyCost:

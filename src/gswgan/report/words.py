@@ -145,14 +145,21 @@ def numbers(release: Release) -> list[tuple[str, str, str]]:
         ("Unit", cost.unit, wording.several_records(cost.unit)),
         ("Neighbours", cost.neighbours, relation[cost.neighbours]),
         ("Observer", cost.observer, who.get(cost.observer, "")),
-        ("Sampling", cost.sampling, _sampling(planned[0][0])),
+        ("Sampling", cost.sampling, _sampling(planned)),
         ("Accountant", cost.accountant, "How the releases of the ledger were added up."),
         ("Releases", f"{release.releases:,}", f"Lines of the ledger; {whole:,} planned.{again}"),
         *(("Noise", describe_event(event), f"{times:,} times, on every released number.") for event, times in planned),
     ]  # fmt: skip
 
 
-def _sampling(event: BaseEvent) -> str:
+def _sampling(planned: list[tuple[BaseEvent, int]]) -> str:
+    event = next((event for event, _ in planned if isinstance(event, Sampled)), planned[0][0])
+    whole = sum(times for event, times in planned if not isinstance(event, Sampled | DrawnOne))
+    if isinstance(event, Sampled) and whole:
+        return (
+            f"Everybody's data is in {plural(whole, 'release')}; to each of the others one contributes by a secret "
+            f"coin, with probability {figure(event.rate)}."
+        )
     if isinstance(event, DrawnOne):
         return f"Exactly one of {event.count:,} is drawn in each step; the guarantee lets the observer see which."
     if isinstance(event, Sampled):

@@ -52,6 +52,7 @@ class RunFolder:
         self.release, self.private = root / "release", root / "private"
         self.model, self.privacy = self.release / "model.json", self.release / "privacy.json"
         self.generator, self.embedding = self.release / "generator.safetensors", self.release / "embedding.safetensors"
+        self.first_generator = self.release / "first_generator.safetensors"  # of an earlier stage
         self.ledger, self.card = self.release / "ledger.jsonl", self.release / "card.md"
         self.samples, self.federation = self.release / "samples.png", self.release / "federation.json"
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
@@ -283,7 +284,8 @@ def find_release(path: Path) -> RunFolder:
         return RunFolder(path)
     if (path / "model.json").exists():
         folder = RunFolder(path.parent)
-        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples", "federation"):
+        for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples", "federation",
+                     "first_generator"):  # fmt: skip
             setattr(folder, name, path / getattr(folder, name).name)
         folder.release = path
         return folder

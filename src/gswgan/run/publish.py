@@ -49,8 +49,11 @@ def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
         write_json(folder.privacy, {**privacy_statement(plan, cost), **observers})
     statement = read_json(folder.privacy, "the privacy.json of the run")
     write_durably(folder.card, card(plan, statement, kept).encode())
-    weights = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-    write_durably(folder.generator, safetensors.torch.save(weights, {"format_version": "1"}))
+    first = generator.first_network()
+    for path, found in ((folder.first_generator, first), (folder.generator, network)):
+        if found is not None:
+            weights = {name: value.detach().cpu().contiguous() for name, value in found.state_dict().items()}
+            write_durably(path, safetensors.torch.save(weights, {"format_version": "1"}))
 
 
 def cost_of_ledger(plan: Plan, folder: RunFolder) -> PrivacyCost | None:

@@ -15,10 +15,10 @@ from torch import nn
 
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.errors import PlanError, RunError, short
-from gswgan.generators import build_network, network_shapes
+from gswgan.generators import GeneratorSettings, build_network, network_shapes
 from gswgan.generators.sampling import channels_last, draw_images
 from gswgan.methods import read_plan
-from gswgan.plan.facts import MAX_NAMED
+from gswgan.plan.facts import MAX_NAMED, Facts
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_whole, pick_device
 from gswgan.privacy.storage import check_file
@@ -127,23 +127,29 @@ def load_model(folder: RunFolder, device: torch.device) -> ReleasedModel:
     """The model of a finished run; a RunError where its files are damaged or do not fit its plan."""
     content = read_json(folder.model, "the model.json of a run")
     plan = read_plan(content.get("plan"))
-    facts, labels, expected = plan.facts, content.get("labels"), "the weights of a finished run"
-    shape = {"classes": facts.classes, "channels": facts.channels, "image_size": facts.image_size}
-    try:
-        check_file(folder.generator)
-        with safetensors.safe_open(folder.generator, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            found = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        if found != {name: tuple(size) for name, (size, _) in network_shapes(plan.generator, **shape).items()}:
-            raise RunError("generator", str(folder.generator), f"{expected}, of the plan's sizes", _FINISHED)
-        network = build_network(plan.generator, **shape)
-        network.load_state_dict(safetensors.torch.load_file(folder.generator))
-    except (OSError, RuntimeError, safetensors.SafetensorError) as wrong:
-        raise RunError("generator", str(folder.generator), expected, _FINISHED) from wrong
+    facts, labels = plan.facts, content.get("labels")
+    network = read_network(folder.generator, plan.generator, facts)
     whole = isinstance(labels, list) and all(type(label) is int and 0 <= label < facts.classes for label in labels)
     if not whole or not labels:
         raise RunError("labels", short(labels), f"classes from 0 to {facts.classes - 1} in model.json", _FINISHED)
-    return ReleasedModel(folder=folder, plan=plan, network=network.eval().to(device), kept=np.array(labels))
+    return ReleasedModel(folder=folder, plan=plan, network=network.to(device), kept=np.array(labels))
+
+
+def read_network(path: Path, settings: GeneratorSettings, facts: Facts) -> nn.Module:
+    """The network of these settings in a file of a release."""
+    expected = "the weights of a finished run"
+    try:
+        check_file(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            found = {name: tuple(part.get_shape()) for name, part in slices.items()}
+        if found != {name: tuple(size) for name, (size, _) in network_shapes(settings, **facts.shape).items()}:
+            raise RunError("generator", str(path), f"{expected}, of the plan's sizes", _FINISHED)
+        network = build_network(settings, **facts.shape)
+        network.load_state_dict(safetensors.torch.load_file(path))
+    except (OSError, RuntimeError, safetensors.SafetensorError) as wrong:
+        raise RunError("generator", str(path), expected, _FINISHED) from wrong
+    return network.eval()
 
 
 def load(folder: str | Path, *, device: str | None = None) -> ReleasedModel:
