@@ -70,8 +70,9 @@ def train(
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
     force_spend: Annotated[bool, typer.Option("--force-spend",
-        help="Train although there are too few records for any class to be told from the noise, which is refused "
-        "otherwise: epsilon is spent for nothing, most probably.", rich_help_panel=_GUARANTEE)] = False,
+        help="Train although there are too few records for any class to be told from the noise, or all images are "
+        "nearly black, which is refused otherwise: epsilon is spent for nothing, most probably.",
+        rich_help_panel=_GUARANTEE)] = False,
     budget: Annotated[Path | None, typer.Option(
         help="Enter the run into this budget file before it releases anything; refused if all runs in it together "
         "would go beyond its budget. Make one: gswgan budget FILE --epsilon 10 --delta 1e-5.",
