@@ -124,9 +124,7 @@ class CriticSettings(ABC):
 
     can_spread: ClassVar[bool] = False
     """Whether the critics may be spread over several processes."""
-
-    uses_public: ClassVar[bool] = False
-    """Whether images that are stated to be public are of use."""
+    uses_public: ClassVar[bool] = False  # whether images that are stated to be public are of use
 
     @property
     def kernel_settings(self) -> KernelSettings:
