@@ -10,7 +10,7 @@ import torch
 import gswgan
 from conftest import tiny_images
 from gswgan import GSWGAN
-from gswgan.errors import DataError, GswganError, PlanError, RunError
+from gswgan.errors import DataError, GswganError, GswganWarning, PlanError, RunError
 from gswgan.plan.settings import pick_device
 
 
@@ -128,7 +128,8 @@ def test_classes_too_rare_are_left_out_and_named(tmp_path: Path) -> None:
     labels = data.labels.copy()
     labels[labels == 2] = 0
     labels[5] = 2  # one record of class 2
-    trained = GSWGAN(steps=4, device="cpu").fit(data.images[:, 0], labels, classes=4, out=tmp_path / "run")
+    with pytest.warns(GswganWarning, match="no record of 3"):
+        trained = GSWGAN(steps=4, device="cpu").fit(data.images[:, 0], labels, classes=4, out=tmp_path / "run")
     _, drawn = trained.sample(40)
     assert set(drawn.tolist()) == {0, 1}
     assert "left out, too rare to be told from the noise: 2, 3" in (tmp_path / "run/release/card.md").read_text()

@@ -104,7 +104,7 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("channels first", {"a.npz": npz(images=np.zeros((5, 3, 16, 16), np.uint8))}, "train --data a.npz", "images"),
     ("one image without its axis", {"a.npz": npz(images=IMAGES[0])}, "train --data a.npz", "images"),
     ("images that are not square", {"a.npz": npz(images=IMAGES[:, :, :7])}, "train --data a.npz", "images"),
-    ("images that are too large", {"a.npz": npz(images=np.zeros((4, 65, 65), np.uint8))},
+    ("images that are too large", {"a.npz": npz(images=np.zeros((4, 129, 129), np.uint8))},
      "train --data a.npz", "images"),
     ("a side that is too small", {"a.npz": GOOD}, "train --data a.npz --classes 3 --image-size 7", "image_size"),
     ("fewer labels than images", {"a.npz": npz(images=IMAGES, labels=LABELS[:-1])},

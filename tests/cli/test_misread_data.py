@@ -65,6 +65,8 @@ MISTAKES: list[tuple[str, Files, str, str]] = [
     ("an empty id", {**FLAT, "p.csv": table(*ROWS[1:], "a/0.png,")}, f"{TRAIN} d --group-by p.csv", "group_by"),
     ("a column of data without columns", FLAT, f"{TRAIN} d --group-by patient", "group_by"),
     ("9 images", {"a.npz": npz(images=IMAGES[:9], labels=np.arange(9) % 3)}, f"{TRAIN} a.npz --classes 3", "records"),
+    ("0 and 1 saved as bytes", {"a.npz": npz(images=np.repeat(IMAGES > 99, 9, 0).astype(np.uint8))},
+     f"{TRAIN} a.npz", "images"),
     ("two clients", {"c.txt": b"a\nb\n"}, "federate plan --clients c.txt --classes 3 --image-size 8 --out RUN2",
      "persons"),
     ("9 simulated clients", {}, "federate simulate --clients 9 --out RUN2", "persons"),
@@ -187,6 +189,19 @@ def test_force_spend_goes_on_with_a_warning(tmp_path: Path, monkeypatch, capsys)
     assert call(f"{TRAIN} a.npz --classes 3 --dry-run", run=tmp_path, monkeypatch=monkeypatch) == 0
     assert re.search(r"^warning: records = 14: expected at least 15 for 3 classes", capsys.readouterr().err, re.M)
     assert not (tmp_path / "runs").exists()
+
+
+def test_classes_without_records_are_warned_about(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Labels that were numbered from 1, and an empty folder."""
+    np.savez(tmp_path / "a.npz", images=np.repeat(IMAGES, 9, 0), labels=1 + np.arange(9 * len(IMAGES)) % 3)
+    make(tmp_path, {**several("png", GREY), "d/c/": b""})
+    monkeypatch.chdir(tmp_path)
+    for data, missing in (("a.npz --classes 4", "0"), ("d", "c")):
+        assert call(f"{TRAIN} {data} --dry-run", run=tmp_path, monkeypatch=monkeypatch) == 0
+        said = (
+            f"warning: labels = 'no record of {missing}': expected records of every class. Classes are numbered from 0"
+        )
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("epsilon", "factor"), [(10.0, "e^10 = 2.2e+04, except"), (5000.0, "e^5000, except")])

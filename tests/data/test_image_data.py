@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gswgan.data import ImageData, make_image_data
+from gswgan.data import ImageData, Reading, ReadOptions, make_image_data
 from gswgan.errors import DataError
 
 RNG = np.random.default_rng(7)
@@ -82,7 +82,7 @@ def test_frozen() -> None:
     ("images", "name"),
     [
         (np.zeros((0, 8, 8), np.uint8), "images"), (np.zeros((3, 8, 9), np.uint8), "images"),
-        (np.zeros((3, 7, 7), np.uint8), "images"), (np.zeros((3, 65, 65), np.uint8), "images"),
+        (np.zeros((3, 7, 7), np.uint8), "images"), (np.zeros((3, 129, 129), np.uint8), "images"),
         (np.zeros((3, 3, 8, 8), np.uint8), "images"), (np.zeros((8, 8), np.uint8), "images"),
         (np.zeros((3, 8, 8, 4), np.uint8), "background"), (np.zeros((3, 8, 8), np.int64), "pixel_range"),
         (np.zeros((3, 8, 8), bool), "images"), (np.zeros((3, 8, 8), complex), "images"),
@@ -200,7 +200,7 @@ def test_the_right_size_is_left_alone() -> None:
     assert (make_image_data(GREY, image_size=9).images == make_image_data(GREY).images).all()
 
 
-@pytest.mark.parametrize("image_size", [7, 65, 16.0, True, "16"])
+@pytest.mark.parametrize("image_size", [7, 129, 16.0, True, "16"])
 def test_refused_image_size(image_size: int) -> None:
     with pytest.raises(DataError, match="image_size"):
         make_image_data(GREY, image_size=image_size)
@@ -233,3 +233,22 @@ def test_one_persons_records_do_not_renumber_the_others() -> None:
 def test_refused_persons(persons: Any) -> None:
     with pytest.raises(DataError, match="persons"):
         make_image_data(GREY, persons=persons)
+
+
+def test_pictures_that_are_not_square_are_cut_around_the_centre_where_that_is_stated() -> None:
+    wide = np.zeros((2, 10, 30, 3), np.uint8)
+    wide[:, :, 10:20] = 200
+    cut = make_image_data(wide, image_size=10, reading=Reading(fit="crop"))
+    assert set(np.unique(cut.images)) == {200}
+    assert 0 in make_image_data(wide, image_size=10).images  # bars
+    assert cut.reading.text == "images that are not square cut to the square around their centre"
+    with pytest.raises(DataError, match="fit = 'stretch': expected one of pad, crop"):
+        Reading(fit="stretch")
+    with pytest.raises(DataError, match="--image-size"):
+        ReadOptions(fit="crop")
+
+
+def test_a_side_of_128_pixels_is_the_largest() -> None:
+    assert make_image_data(np.zeros((1, 128, 128), np.uint8)).image_size == 128
+    with pytest.raises(DataError, match="8 to 128 pixels"):
+        make_image_data(np.zeros((1, 129, 129), np.uint8))

@@ -182,6 +182,7 @@ def test_strings_are_numbered_by_the_class_names() -> None:
         ([object()], None, {}, r"images\[0\] = 'object': expected an image"),
         ([np.zeros(8, np.uint8)], None, {}, r"images\[0\] = 'an array uint8 \(8,\)'"),
         (DATA, None, {"classes": 3}, "nothing with an ImageData"),
+        (IMAGES, pandas.DataFrame({"kind": LABELS}), {}, "a table with columns kind.*Pass one of its columns"),
         (np.moveaxis(np.zeros((5, 8, 8, 3)), 3, 1), None, {}, "Move the channels to the end"),
     ],
 )

@@ -16,7 +16,7 @@ from gswgan.errors import DataError, PlanError
 from gswgan.evaluation import real_data
 
 _OF_PATHS = ("layout", "group_by", "min_records", "accuracy", "reference_classifier")
-READING = ("classes", "image_size", "channels", "pixel_range", "background", "missing", *_OF_PATHS)
+READING = ("classes", "image_size", "channels", "pixel_range", "background", "fit", "missing", *_OF_PATHS)
 """How data is read. The options of `_OF_PATHS` are for files and folders alone."""
 
 

@@ -49,7 +49,11 @@ def resume(
         facts = plan.facts
         if facts.labelled and not {"classes", "class_names"} & data.keys():
             data["class_names"] = facts.class_names
-        stated = {"pixel_range": facts.reading.pixel_range, "background": facts.reading.background}
+        stated = {
+            "pixel_range": facts.reading.pixel_range,
+            "background": facts.reading.background,
+            "fit": facts.reading.fit,
+        }
         opened = open_input(images, labels, **{"image_size": facts.image_size, **stated, **data})
     found = data_for(plan, opened)
     check_fits(plan, found)

@@ -26,7 +26,7 @@ from gswgan.errors import PlanError, RunError, path_problem
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
 from gswgan.plan.defaults import TINY
-from gswgan.plan.enough import check_enough
+from gswgan.plan.enough import check_enough, check_visible
 from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
@@ -126,6 +126,7 @@ def plan_training(
         refuse_same_images(data, images)
     check_large_delta(plan, allowed=allow_large_delta)
     check_enough(plan, forced=force_spend)
+    check_visible(data, forced=force_spend)
     check_stated(plan)
     room = None if budget is None else Budget(budget).check(plan)
     return PlannedRun(

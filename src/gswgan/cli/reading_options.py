@@ -13,9 +13,12 @@ Classes = Annotated[int | None, typer.Option(
     help="Number of classes where the data has labels but no class names. Public: never counted from the data. "
     "FEMNIST: 62, or the paper's 36 (case merged).", rich_help_panel=_DATA)]  # fmt: skip
 ImageSize = Annotated[int | None, typer.Option(
-    help="Scale and pad to squares of this side (8 to 64).", rich_help_panel=_DATA)]  # fmt: skip
+    help="Scale and pad to squares of this side (8 to 128).", rich_help_panel=_DATA)]  # fmt: skip
+Fit = Annotated[str | None, typer.Option("--fit", metavar="pad|crop",
+    help="With --image-size, images that are not square: padded with black (the default), or cut to the square around "
+    "their centre.", rich_help_panel=_DATA)]  # fmt: skip
 Channels = Annotated[int | None, typer.Option(
-    help="1 (grey) or 3 (colour), for a folder that has both kinds of images.", rich_help_panel=_DATA)]  # fmt: skip
+    help="1 (grey) or 3 (colour), images of the other kind are converted.", rich_help_panel=_DATA)]  # fmt: skip
 PixelRange = Annotated[str | None, typer.Option("--pixel-range", metavar="LOW:HIGH",
     help="The values of black and white in images of more than 8 bits (16-bit PNG or TIFF, integers in npz, DICOM), "
     "such as 0:4095 or -1000:400; others are clipped. Public: from the scanner, never from the pixels.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gswgan.cli.console import Json, console, errors, print_json
+from gswgan.cli.progress import progress_bar
 from gswgan.errors import RunError
 
 if TYPE_CHECKING:
@@ -19,32 +20,42 @@ def release(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path | None, typer.Option(
         help="The folder to make. Default: RUN-release, beside the run.")] = None,
+    samples: Annotated[int | None, typer.Option(metavar="N",
+        help="Put a set of N images beside the generator, as samples.npz.")] = None,
+    device: Annotated[str, typer.Option(help="That draws them: cpu, cuda or auto.")] = "auto",
     json: Json = False,
 ) -> None:  # fmt: skip
     """Pack what may be published of a run as a bundle, a new folder with checksums, and verify it.
 
     Nothing but the files of a release is packed; where the run has a page by `gswgan report`, it is made again and
-    packed as well. The same run gives the same bytes and the same digest. Publish the digest somewhere else than the
-    bundle: with it, `gswgan verify` finds a bundle that was replaced or rebuilt.
+    packed as well. The same run gives the same bytes and the same digest (with --samples: on the same machine). Publish
+    the digest somewhere else than the bundle: with it, `gswgan verify` finds a bundle that was replaced or rebuilt.
     """
-    from gswgan.release.files import PAGE, checksum
+    from gswgan.release.files import PAGE, SAMPLES, checksum
     from gswgan.release.pack import pack
     from gswgan.run.folder import MANIFEST
 
     out = out or run.resolve().with_name(f"{run.resolve().name}-release")
-    left_out = pack(run, out)
+    if samples is None:
+        left_out = pack(run, out)
+    else:
+        with progress_bar(samples, "image") as move:
+            left_out = pack(run, out, samples=samples, device=device, progress=move)
     for name in left_out:
         again = " (`gswgan report` makes it again)" if name in (PAGE, "figures") else ""
         console.print(f"left out:  {name}, no file of a release{again}")
     if (out / PAGE).exists():
         console.print(f"page:      {PAGE}, made again from the bundle; `gswgan verify` does not check what it says")
+    if samples is not None:
+        console.print(f"samples:   {SAMPLES}, {samples:,} images")
     console.print(f"release:   {out}")
     digest = checksum(out / MANIFEST)
     console.print(f"digest:    {digest}")
     console.print(f"check it:  gswgan verify {out} --digest {digest}")
     if json:
         has_page = (out / PAGE).exists()
-        print_json({"release": str(out), "digest": digest, "page": has_page, "left_out": list(left_out)})
+        made = {"page": has_page, "samples": samples, "left_out": list(left_out)}
+        print_json({"release": str(out), "digest": digest, **made})
 
 
 def verify(

@@ -12,6 +12,7 @@ from gswgan.cli.reading_options import (
     Background,
     Channels,
     Classes,
+    Fit,
     GroupBy,
     ImageSize,
     Layout,
@@ -25,9 +26,10 @@ _DATA, _GUARANTEE, _RUN = "Data", "Guarantee", "Run"
 
 def train(
     data: Annotated[str | None, typer.Option(
-        help="digits (the default), mnist, fashion-mnist, an idx folder, an .npz with `images` (and `labels`), a "
-        "folder of .parquet or .npz files of any size, or a folder with a subfolder of images (png, jpg, bmp, tif, "
-        "dcm) for each class. By person: mnist-writers, femnist-writers, a LEAF folder, a TFF .h5, or a folder with "
+        help="digits (the default), mnist, fashion-mnist, cifar10, bloodmnist and the like, an idx folder, an .npz "
+        "with `images` (and `labels`), a folder of .parquet or .npz files of any size, or a folder with a subfolder of "
+        "images (png, jpg, bmp, tif, dcm) for each class. By person: mnist-writers, femnist-writers, a LEAF folder, a "
+        "TFF .h5, or a folder with "
         "--layout or --group-by.", rich_help_panel=_DATA)] = None,
     classes: Classes = None,
     image_size: ImageSize = None,
@@ -43,6 +45,7 @@ def train(
     pixel_range: PixelRange = None,
     background: Background = None,
     layout: Layout = None,
+    fit: Fit = None,
     group_by: GroupBy = None,
     missing: Missing = None,
     min_records: Annotated[int | None, typer.Option(
@@ -67,8 +70,9 @@ def train(
         help="Take a delta of 1 / records (or 1 / persons) or more, which is refused otherwise: it allows one of them "
         "to be published in the clear.", rich_help_panel=_GUARANTEE)] = False,
     force_spend: Annotated[bool, typer.Option("--force-spend",
-        help="Train although there are too few records for any class to be told from the noise, which is refused "
-        "otherwise: epsilon is spent for nothing, most probably.", rich_help_panel=_GUARANTEE)] = False,
+        help="Train although there are too few records for any class to be told from the noise, or all images are "
+        "nearly black, which is refused otherwise: epsilon is spent for nothing, most probably.",
+        rich_help_panel=_GUARANTEE)] = False,
     budget: Annotated[Path | None, typer.Option(
         help="Enter the run into this budget file before it releases anything; refused if all runs in it together "
         "would go beyond its budget. Make one: gswgan budget FILE --epsilon 10 --delta 1e-5.",

@@ -20,6 +20,7 @@ class TrainOptions:
     pixel_range: str | None
     background: str | None
     layout: str | None
+    fit: str | None
     group_by: str | None
     missing: str | None
     min_records: int | None

@@ -89,7 +89,7 @@ def make_image_data(
     `images` is uint8, or float in [0, 1] (rounded to 255 levels), or any numbers with `reading.pixel_range`, of shape
     [n, h, w], [n, h, w, 1] or [n, h, w, 3]; [n, h, w, 4] with `reading.background`. `labels` are integers below
     `classes`, which is a public input and never counted from the data. `image_size` scales and pads to
-    a square; without it the images must be square, 8 to 64 pixels.
+    a square; without it the images must be square, 8 to 128 pixels.
     `persons` holds one id per record, integers or strings; the sorted list of ids is public. Where the list is
     known apart from the records (some persons may have none), it is `person_ids`, and `persons` are places in it.
     """

@@ -254,7 +254,12 @@ def _plain(label: Any) -> Any:
 
 def _listed(values: Any) -> np.ndarray:
     """An array; of a pandas column its values, whatever its index is."""
-    return np.asarray(values.tolist() if type(values).__module__.partition(".")[0] == "pandas" else values)
+    if type(values).__module__.partition(".")[0] != "pandas":
+        return np.asarray(values)
+    if hasattr(values, "columns"):
+        found = f"a table with columns {short(', '.join(map(str, values.columns)))}"
+        raise DataError("labels or persons", found, "one value per record", "Pass one of its columns: frame['label'].")
+    return np.asarray(values.tolist())
 
 
 def _ids(persons: Any, missing: str | None) -> np.ndarray:

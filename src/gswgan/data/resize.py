@@ -7,7 +7,7 @@ from PIL import Image
 
 from gswgan.errors import DataError
 
-MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 8, 64
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 8, 128
 
 
 def check_image_size(image_size: int) -> int:
@@ -27,7 +27,8 @@ def check_square(height: int, width: int, *, name: str) -> None:
         raise DataError(
             name, f"{height} x {width} pixels",
             f"square images with a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels",
-            "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square.",
+            "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square, or to "
+            "cut them to one (--fit crop).",
         )  # fmt: skip
 
 

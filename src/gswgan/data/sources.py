@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gswgan.data.colour_sets import COLOUR_SETS, read_colour_set, read_medmnist
 from gswgan.data.dataset import ImageData, make_image_data
 from gswgan.data.download import FASHION_MNIST, FEMNIST_WRITERS, MNIST, QMNIST_WRITERS, Published
 from gswgan.data.femnist import MERGED, Writers, leaf_files, merge_case, read_femnist_writers, read_leaf, read_tff
@@ -17,7 +18,7 @@ from gswgan.data.image_folder import check_channels, list_folder, no_images, rea
 from gswgan.data.persons import complete, is_table, persons_of
 from gswgan.data.pixels import to_channels
 from gswgan.data.read_options import AS_IT_IS, DEFAULTS, ReadOptions
-from gswgan.data.readers import read_idx, read_npz
+from gswgan.data.readers import npz_header, read_idx, read_npz
 from gswgan.data.stream import check_layout, read_data_files
 from gswgan.errors import DataError, path_problem, short
 
@@ -27,7 +28,8 @@ _DIGITS_HELD_OUT = 360
 _DIGITS_SPLIT = 20201205
 _WRITER_COLUMN = 2  # of the idx2 files that QMNIST publishes for the images of MNIST
 _ACCEPTED = (
-    "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, an .npz file with images (and labels), a folder "
+    "digits, mnist, fashion-mnist, mnist-writers, femnist-writers, cifar10, a set of MedMNIST, an .npz file with "
+    "images (and labels), a folder "
     "with idx files, a folder of Parquet or npz files, a folder of images with a subfolder for each class (and, with "
     "--layout, for each person), a LEAF folder, or a TFF .h5 file"
 )
@@ -49,7 +51,7 @@ class _Source:
     parquet: DataFiles | None = None  # whose columns may name persons
 
 
-NAMES = ("digits", *_PUBLISHED, "mnist-writers", "femnist-writers")
+NAMES = ("digits", *_PUBLISHED, "mnist-writers", "femnist-writers", *COLOUR_SETS)
 """Data sets known by name; anything else is a path."""
 
 
@@ -108,6 +110,9 @@ def _named(spec: str, options: ReadOptions, split: str) -> _Source:
         return _digits(split)
     if spec in _PUBLISHED:
         return _published(_PUBLISHED[spec], split, options.labels)
+    if spec in COLOUR_SETS:
+        images, labels, names = read_colour_set(spec, split)
+        return _Source(name=spec, images=images, labels=labels if options.labels else None, class_names=names)
     if spec == "mnist-writers":
         return _mnist_writers(split, options.labels)
     path = FEMNIST_WRITERS.file("femnist-100-writers.npz")
@@ -148,6 +153,9 @@ def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
         return _femnist(read_tff(_tff_part(path, split)), options.classes, "TFF file")
     if kind == ".npz":
         _no_layout(spec, options)
+        if npz_header(path, "images") is None and npz_header(path, "train_images") is not None:
+            images, labels = read_medmnist(path, split)
+            return _Source(name="npz file", images=images, labels=labels if options.labels else None)
         _only_train(path, split)
         return _npz(path, options.labels)
     if problem := path_problem(path):

@@ -115,7 +115,7 @@ class EvaluationInputs:
             where |= {"image_size": known.image_size, "labels": known.classes > 1}
             stated = known.classes == 1 or (self.data in NAMES and self.data != FEMNIST_WRITERS.name)
             where["classes"] = None if stated else known.classes  # FEMNIST has 62 classes, or 36
-            where |= {name: getattr(known.reading, name) for name in ("pixel_range", "background", "layout")}
+            where |= {name: getattr(known.reading, name) for name in ("pixel_range", "background", "layout", "fit")}
         where |= self.reading
         train = load_data(**where)
         if known is not None and train.classes != known.classes:

@@ -53,6 +53,9 @@ APP = Path(__file__).parent / "app"
 POLL_SECONDS = 1.0
 """Between two looks for a message."""
 
+ATTEMPTS, RESTART_SECONDS = 30, 10.0
+"""How often a SuperNode that ends with exit code 1 is started, and how long after."""
+
 MAX_MESSAGE_BYTES = 2**28
 """Of a message with the app that came with it. Fakes of 10,000 classes at 64 x 64 in colour are 250 MB."""
 
@@ -90,16 +93,24 @@ def reply_message(message: Message, app: bytes, client: Client, note: Callable[[
 
 
 def run_node(config: Mapping[str, Any], client: Client, *, note: Callable[[str], None] = print) -> None:
-    """Start the SuperNode that the site's file describes and answer its messages, until it ends."""
+    """Start the SuperNode that the site's file describes and answer its messages, until it ends for good."""
     check_known()
     with tempfile.TemporaryDirectory(prefix="gswgan-node-") as place:  # mode 0700
         secret = Path(place) / "secret"
         secret.touch(mode=0o600)
         secret.write_bytes(secrets.token_bytes(32))
-        port = _free_port()
-        with _supernode(_command(config, port, secret)) as process:
-            serve(port, secret.read_bytes(), client, process, note)
-            raise FederationError("supernode", f"exit code {process.returncode}", "a SuperNode that runs", "See above.")
+        for attempt in range(1, ATTEMPTS + 1):
+            port = _free_port()
+            with _supernode(_command(config, port, secret)) as process:
+                serve(port, secret.read_bytes(), client, process, note)
+            if process.returncode != 1 or attempt == ATTEMPTS:
+                break
+            note(
+                f"the SuperNode has ended (see above); it is started again in {RESTART_SECONDS:g} s ({attempt} of "
+                f"{ATTEMPTS}). A SuperLink accepts a node that was killed again after about a minute."
+            )
+            time.sleep(RESTART_SECONDS)
+        raise FederationError("supernode", f"exit code {process.returncode}", "a SuperNode that runs", "See above.")
 
 
 def serve(

@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -83,8 +84,20 @@ def draw_images(
     if device.type == "cpu":
         _in_threads(draw)
     else:
-        draw(threading.Event())
+        with full_precision():
+            draw(threading.Event())
     return np.concatenate([parts[start] for start in sorted(parts)]) if parts else np.zeros((0, 1, 1, 1), np.uint8)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 on a GPU: images are those of a CPU to a level or two of 255, where TF32 moves single pixels by many."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _batches(

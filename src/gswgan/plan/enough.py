@@ -1,15 +1,20 @@
-"""Whether there is enough data for one class to be told from the noise: looked at before anything is released."""
+"""Whether there is enough to be seen in the data, against the noise and at all: before anything is released."""
 
 from __future__ import annotations
 
 import math
 
 from gswgan.critics.kernel.embedding import RARE, count_weight
-from gswgan.errors import PlanError
+from gswgan.data import ImageData, ImageStream
+from gswgan.errors import DataError, PlanError
 from gswgan.plan.plan import Plan
 
 MEAN_LENGTH = math.sqrt(0.4)
 """Of a class's features on average over a person's many records (`count_weight`)."""
+
+
+DARK = 31
+"""Images without any brighter pixel, of 255, were hardly meant: values from 0 to 1, 15 or 16 were saved as bytes."""
 
 
 def least_units(plan: Plan) -> int | None:
@@ -57,5 +62,23 @@ def check_enough(plan: Plan, *, forced: bool | None) -> None:
     wrong = too_few(plan)
     if wrong is not None and forced is None:
         raise PlanError(wrong.name, wrong.value, wrong.expected, wrong.todo.partition(" If it is meant")[0])
+    if wrong is not None and not forced:
+        raise wrong
+
+
+def too_dark(data: ImageData | ImageStream) -> DataError | None:
+    """What is wrong with images that are all nearly black, where they are at hand; None where nothing is."""
+    if not isinstance(data, ImageData) or not data.n or int(data.images.max()) > DARK:
+        return None
+    return DataError(
+        "images", f"no pixel above {DARK} of 255", "pixels from 0 (black) to 255 (white)",
+        "If the values were 0 and 1, or 0 to 15, scale them to 255 first. If the images are meant to be nearly black, "
+        "--force-spend (Python: force_spend=True).",
+    )  # fmt: skip
+
+
+def check_visible(data: ImageData | ImageStream, *, forced: bool) -> None:
+    """Refuse such data, unless it was asked for."""
+    wrong = too_dark(data)
     if wrong is not None and not forced:
         raise wrong

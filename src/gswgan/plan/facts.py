@@ -67,7 +67,7 @@ class Facts:
     classes: Annotated[int, Range(1, 10_000)]
     class_names: tuple[str, ...]
     labelled: bool
-    image_size: Annotated[int, Range(8, 64)]
+    image_size: Annotated[int, Range(8, 128)]
     channels: Annotated[int, Range(1, 3)]
     reading: Reading = field(default=AS_IT_IS, metadata=OMIT_DEFAULT)
     silos: Silos | None = field(default=None, metadata=OMIT_DEFAULT)

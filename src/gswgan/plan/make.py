@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from gswgan.data import ImageData, ImageStream
-from gswgan.errors import PlanError
-from gswgan.plan.enough import too_few
+from gswgan.errors import PlanError, short
+from gswgan.plan.enough import too_dark, too_few
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import Method, PlanRequest
 from gswgan.plan.plan import Draft, Plan
@@ -140,7 +140,22 @@ def plan_warnings(plan: Plan, data: ImageData | ImageStream) -> list[str]:
             "labels = 'a single class': expected records of several classes. Check the labels, or train without "
             "them: --no-labels."
         )
+    elif missing := _without_records(data):
+        found.append(
+            f"labels = 'no record of {short(', '.join(missing))}': expected records of every class. Classes are "
+            "numbered from 0: check the labels, the folders and the number of classes."
+        )
+    if (dark := too_dark(data)) is not None:
+        found.append(str(dark))
     return found
+
+
+def _without_records(data: ImageData | ImageStream) -> list[str]:
+    """The names of classes that no record has, where all records are at hand."""
+    if not isinstance(data, ImageData) or data.labels is None:
+        return []
+    here = set(data.labels.tolist())
+    return [name for label, name in enumerate(data.class_names) if label not in here]
 
 
 def guarantee(total: Event, *, delta: float, unit: str = "record", observer: str = "public") -> PrivacyCost:

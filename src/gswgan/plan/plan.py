@@ -120,15 +120,11 @@ class CriticSettings(ABC):
     """Whether the run publishes mean embeddings of pixel features."""
 
     can_stream: ClassVar[bool] = False
-    """Whether one release, in one pass over the data in any order, is all that the run needs of it.
-
-    Then the data may stay in its files, and a new generator can be trained on the same release."""
+    """Whether one pass over the data in any order is all that a run needs: it may stay in files, and be used again."""
 
     can_spread: ClassVar[bool] = False
     """Whether the critics may be spread over several processes."""
-
-    uses_public: ClassVar[bool] = False
-    """Whether images that are stated to be public are of use."""
+    uses_public: ClassVar[bool] = False  # whether images that are stated to be public are of use
 
     @property
     def kernel_settings(self) -> KernelSettings:

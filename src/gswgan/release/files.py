@@ -20,6 +20,9 @@ PAGE = "report.html"
 
 No other file is ever packed: it could hold anything."""
 
+SAMPLES = "samples.npz"
+"""A set of images, where one was asked for when the run was packed."""
+
 MAX_BYTES = {
     MANIFEST: 2**16,
     "privacy.json": 2**18,
@@ -28,6 +31,7 @@ MAX_BYTES = {
     "card.md": MAX_JSON_BYTES,  # it may name all classes
     "samples.png": 2**24,
     PAGE: 2**25,
+    SAMPLES: 2**31,
     "ledger.jsonl": 2**27,  # 300,000 releases
     "generator.safetensors": 2**30,
     "first_generator.safetensors": 2**30,

@@ -5,23 +5,35 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gswgan.errors import PrivacyError, RunError
 from gswgan.privacy.ledger import read_ledger
 from gswgan.privacy.storage import sync_folder, write_durably
-from gswgan.release.files import ALWAYS, PAGE, SOMETIMES, checksum, plain_size, read_plain
+from gswgan.release.files import ALWAYS, PAGE, SAMPLES, SOMETIMES, checksum, plain_size, read_plain
 from gswgan.release.page import can_make_page, page_of
+from gswgan.release.samples import draw_samples
 from gswgan.release.verify import verify
 from gswgan.run.folder import MANIFEST, find_release, write_json
 from gswgan.run.over import check_not_over
+from gswgan.run.released import load
 
 
-def pack(run: Path, out: Path) -> list[str]:
+def pack(
+    run: Path,
+    out: Path,
+    *,
+    samples: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[str]:
     """Copy what may be published of a finished run to the new bundle `out`, with its manifest; names what was left out.
 
     The bundle gets its name only after `verify` found nothing wrong in it. Where the run has a page by `gswgan
-    report`, the page is made again from the bundle, and becomes part of it.
+    report`, the page is made again from the bundle, and becomes part of it. So does a set of `samples` images, which
+    are drawn on the device; `progress` is told how many are drawn.
     """
     folder = find_release(run)
     present = [name for name in (*ALWAYS, *SOMETIMES) if os.path.lexists(folder.release / name)]
@@ -42,7 +54,10 @@ def pack(run: Path, out: Path) -> list[str]:
     try:
         for name in present:
             write_durably(aside / name, read_plain(folder.release / name))
-        about = {"plan": plan.digest(), "ledger_head": read_ledger(folder.ledger)[2]}
+        about: dict[str, Any] = {"plan": plan.digest(), "ledger_head": read_ledger(folder.ledger)[2]}
+        if samples is not None:
+            content, about["samples"] = draw_samples(load(run, device=device), samples, progress)
+            write_durably(aside / SAMPLES, content)
         _seal(aside, about)
         if findings := verify(aside, plan=plan).findings:
             raise RunError("run", str(run), "a bundle that can be verified", f"It cannot: {findings[0]}")
@@ -58,7 +73,7 @@ def pack(run: Path, out: Path) -> list[str]:
     return sorted(path.name for path in folder.release.iterdir() if path.name not in packed)
 
 
-def _seal(folder: Path, about: dict[str, str]) -> None:
+def _seal(folder: Path, about: dict[str, Any]) -> None:
     """Write the manifest of all files in the folder."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     write_json(folder / MANIFEST, {**about, "files": {name: checksum(folder / name) for name in names}})

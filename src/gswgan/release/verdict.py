@@ -51,6 +51,7 @@ class Verdict:
     releases: int = 0
     repeated: int = 0
     page: str = ""  # what is known of the page in the bundle, where there is one
+    samples: str = ""  # and of its set of images
 
     def describe(self, expected: str | None) -> str:
         """What a verified bundle guarantees, and what was compared with the `expected` digest."""
@@ -77,6 +78,7 @@ class Verdict:
             *([] if self.plan.public is None else [f"  - {PUBLIC_UNSEEN}"]),
             "",
             *([f"page:      report.html, {self.page}"] if self.page else []),
+            *([f"samples:   {self.samples}"] if self.samples else []),
             f"releases:  {self.releases}{repeated}",
             f"ledger:    {self.head} (head)",
             f"digest:    {self.digest} ({compared[expected]})",

@@ -35,12 +35,14 @@ from gswgan.release.files import (
     MAX_BYTES,
     MAX_LINE_BYTES,
     PAGE,
+    SAMPLES,
     SOMETIMES,
     checksum,
     plain_size,
     read_plain,
 )
 from gswgan.release.page import can_make_page, page_of
+from gswgan.release.samples import describe_samples, wrong_samples
 from gswgan.release.verdict import Finding, Verdict
 from gswgan.run.folder import MANIFEST, RunFolder, find_release
 from gswgan.run.publish import TOLERANCE, not_recomputed, privacy_statement
@@ -82,6 +84,7 @@ class _Verifier:
         checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
             (MANIFEST, self.check_files), ("model.json", self.check_plan), ("ledger.jsonl", self.check_ledger),
             (MANIFEST, self.check_digest), ("privacy.json", self.check_guarantee), ("bundle", self.check_contents),
+            (SAMPLES, self.check_samples),
         ]  # fmt: skip
         for where, check in checks:
             try:
@@ -94,6 +97,7 @@ class _Verifier:
         return Verdict(
             findings=(), digest=self.digest, head=self.head, plan=self.plan, cost=self.cost, statement=self.statement,
             releases=len(self.entries), repeated=repeated, page=self.describe_page(),
+            samples=describe_samples(self.manifest["samples"]) if SAMPLES in self.manifest["files"] else "",
         )  # fmt: skip
 
     def check_files(self) -> Iterator[Finding]:
@@ -114,7 +118,8 @@ class _Verifier:
             return
         self.manifest = yield from self._canonical(MANIFEST)
         listed = self.manifest.get("files")
-        if set(self.manifest) != {"format_version", "plan", "ledger_head", "files"} or not isinstance(listed, dict):
+        keys = {"format_version", "plan", "ledger_head", "files"}
+        if not isinstance(listed, dict) or set(self.manifest) != keys | ({"samples"} if SAMPLES in listed else set()):
             yield Finding(where=MANIFEST, what="is not a manifest", means=_EDITED)
             return
         for name in sorted({*ALWAYS, *listed} - found):
@@ -219,6 +224,11 @@ class _Verifier:
     def check_contents(self) -> Iterator[Finding]:
         """Weights, embedding, picture and card are what plan and ledger say."""
         yield from wrong_contents(self.folder, self.plan, self.statement, self.labels)
+
+    def check_samples(self) -> Iterator[Finding]:
+        """The set of images, where there is one: some of them are drawn again."""
+        if SAMPLES in self.manifest["files"]:
+            yield from wrong_samples(self.folder, self.manifest["samples"])
 
     def describe_page(self) -> str:
         """What is known of the page: whether this version makes the same one. Its words are not checked otherwise."""

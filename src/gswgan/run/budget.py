@@ -68,7 +68,7 @@ class Budget:
         """Open a budget; `Budget.create` makes one."""
         self.path = path.resolve()
         if not self.path.is_file():
-            todo = f"Make one with a budget: gswgan budget {path} --epsilon 10 --delta 1e-5"
+            todo = f"Make one with a budget: `gswgan budget {path} --epsilon 10 --delta 1e-5`."
             raise RunError("budget", str(path), f"a budget file{path_problem(path)}", todo)
         if importlib.util.find_spec("dp_accounting") is None:
             raise RunError("dp-accounting", None, "an accountant to add up costs with", "pip install dp-accounting")

@@ -1,0 +1,35 @@
+"""`gswgan federate node` of a site that is told to misbehave: `python silo_node.py SITE.toml hang|garbage`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gswgan.federated.node import run_node
+from gswgan.federated.site import check_site, client_of, read_file
+
+
+def main(site: str, fault: str) -> None:
+    config = check_site(read_file(Path(site)))
+    client = client_of(config, look=True)
+    honest = client.reply
+
+    def reply(fields: Any) -> Any:
+        found = honest(fields)
+        if "sums" not in found:
+            return found
+        (client.home / "asked").touch()
+        if fault == "hang":  # recorded and kept, not sent
+            threading.Event().wait()
+        return {**found, "sums": np.random.default_rng(0).bytes(len(found["sums"]))}
+
+    client.reply = reply  # type: ignore[method-assign]
+    run_node(config, client, note=lambda text: print(text, flush=True))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
