@@ -38,8 +38,9 @@ def pictures() -> str:
                 others,
                 true_epsilon(one),
                 where,
+                *scores,
+                machine(one),
             ]
-            + [*scores, machine(one)]
         )
     return table(head, rows)
 
