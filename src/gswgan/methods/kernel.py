@@ -72,8 +72,8 @@ class PlannedKernel(KernelSettings, CriticSettings):
         if len(self.windows) != scales:
             raise PlanError("windows", self.windows, f"{scales}, one for each length scale")
         if self.convolutions and (any(self.windows) or len(self.convolutions) > MAX_LAYERS):
-            found = (self.convolutions, self.windows)
-            raise PlanError("convolutions", found, f"at most {MAX_LAYERS} layers, and windows of 0, the whole image")
+            layers = (self.convolutions, self.windows)
+            raise PlanError("convolutions", layers, f"at most {MAX_LAYERS} layers, and windows of 0, the whole image")
         units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
         if units < (least := _enough(facts, privacy)):
             raise PlanError(
