@@ -56,7 +56,10 @@ def write_site_page(out: Path, plans: Mapping[str, Plan]) -> dict[str, Any]:
 def write_page(out: Path, plan: Plan, *, threshold: float, public: str) -> dict[str, Any]:
     """debug.html, debug.json and a picture of each group; returns what debug.json has."""
     drawn = {group: _draw(out, group, plan) for group in GROUPS}
-    shares, grids = ({group: both[part] for group, both in drawn.items()} for part in (0, 1))
+    shares, grids = (
+        {group: share for group, (share, _) in drawn.items()},
+        {group: grid for group, (_, grid) in drawn.items()},
+    )
     assert plan.guarantee is not None
     found = {
         "method": plan.method, "preset": plan.preset, "data": plan.facts.data, "clients": plan.facts.persons,
