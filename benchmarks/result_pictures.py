@@ -29,18 +29,8 @@ def pictures() -> str:
         where = "test set" if one["tested_on"] == "test set" else "held out"
         scores = [spread([one], key, digits) for key, digits in (("cnn_accuracy", 3), ("fid", 1))]
         others = f"{public['images']:,}" if public else "none"
-        rows.append(
-            [
-                DATA[one["name"].split("-")[0]],
-                f"{side}x{side}x{facts['channels']}",
-                trained,
-                how,
-                others,
-                true_epsilon(one),
-                where,
-            ]
-            + [*scores, machine(one)]
-        )
+        about = [DATA[one["name"].split("-")[0]], f"{side}x{side}x{facts['channels']}", trained, how, others]
+        rows.append([*about, true_epsilon(one), where, *scores, machine(one)])
     return table(head, rows)
 
 

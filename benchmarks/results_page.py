@@ -76,8 +76,8 @@ Fashion-MNIST the 13 average {averages("default")} with `kernel` and {averages("
 
 {pictures()}
 
-One seed; eight kinds of cells under a microscope. As many synthetic images as records; "held out": the CNN was tested on
-2,000 training images that the run did not see. With `refined` nuclei and granules look like those of cells. Some cells
+One seed; eight kinds of cells under a microscope. As many synthetic images as records; "held out": the CNN was tested
+on 2,000 training images that the run did not see. With `refined` nuclei and granules look like those of cells. Some cells
 have torn edges, and immature granulocytes, lymphocytes and monocytes look alike: a classifier learns more from the
 kernel critic's blurred images.
 
