@@ -77,9 +77,9 @@ Fashion-MNIST the 13 average {averages("default")} with `kernel` and {averages("
 {pictures()}
 
 One seed; eight kinds of cells under a microscope. As many synthetic images as records; "held out": the CNN was tested
-on 2,000 training images that the run did not see. With `refined` nuclei and granules look like those of cells. Some cells
-have torn edges, and immature granulocytes, lymphocytes and monocytes look alike: a classifier learns more from the
-kernel critic's blurred images.
+on 2,000 training images that the run did not see. With `refined` nuclei and granules look like those of cells. Some
+cells have torn edges, and immature granulocytes, lymphocytes and monocytes look alike: a classifier learns more from
+the kernel critic's blurred images.
 
 ![Synthetic blood cells of preset refined, epsilon 10, a row for each kind](blood-cells-refined.png)
 
