@@ -3,14 +3,13 @@
     gswgan train --data blood_cells --preset kernel --device cuda --save-plan PLAN.json
     python benchmarks/colour_search.py PLAN.json JOBS.json --data TRAIN.npz --inception-weights FILE --out FOLDER
 
-JOBS is a list of objects: `{"name": ..., "groups": [...], "training": {...}, "optimizer": {...}, "generator": {...},
-"features": ...}`, all but the name optional: what is left out is the plan's. A group is a kind of frequency, and the
-groups have equally many features: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the whole
-image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains` (of
-the sum of the colours, of red minus green, of yellow minus blue), `layer` (0: pixels; 1, 2, ...: of an untrained
-convolutional network, whose options are the job's `network`). Each record is mapped alone to a row of length 1 by a
-public map, so every job has the plan's guarantee; the choice between jobs is made on protected images and has none, so
-it is made on public data sets only.
+JOBS is a list of objects: `{"name": ..., "groups": [...], "critic": {...}, "training": {...}, "optimizer": {...},
+"generator": {...}}`, all but the name optional: what is left out is the plan's. Groups are kinds of frequencies over
+pixels, with equally many features each: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the
+whole image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains`
+(of the sum of the colours, of red minus green, of yellow minus blue). Each record is mapped alone to a row of length 1
+by a public map, so every job has the plan's guarantee; the choice between jobs is made on protected images and has
+none, so it is made on public data sets only.
 
 Prints accuracy of the CNN on held-out training images and the FID to all training images after each job.
 """
@@ -28,10 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 import gswgan
-from gswgan.critics.kernel.critic import KernelCritic, gaussian_blur
+from gswgan.critics.kernel.critic import gaussian_blur
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, _windows
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
@@ -52,59 +50,19 @@ OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6
 """Orthonormal: the sum of the colours, red minus green, yellow minus blue."""
 
 
-class Untrained(nn.Module):
-    """Pixels and layers of random convolutions, each pooled to half the side and scaled to the length of pixels."""
-
-    def __init__(
-        self, channels: int, side: int, seed: int, widths: tuple[int, ...] = (24, 48), slope: float = 0.1,
-        difference: float = 0.8,
-    ) -> None:  # fmt: skip
-        """`slope` below 0 of the leaky ReLU; `difference`: how much of its mean each filter is without."""
-        super().__init__()
-        generator, inputs, weights = torch.Generator().manual_seed(seed), channels, []
-        self.slope, self.sizes = slope, [channels * side**2]
-        for outputs in widths:
-            weight = torch.randn(outputs, inputs, 3, 3, generator=generator)
-            weight -= weight.mean(dim=(2, 3), keepdim=True) * difference
-            weights.append(weight / math.sqrt(9 * inputs / 2))
-            inputs, side = outputs, side // 2
-            self.sizes.append(outputs * side**2)
-        self.weights = nn.ParameterList([nn.Parameter(weight, requires_grad=False) for weight in weights])
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return [n, the sum of `sizes`]."""
-        now, found = images, [images.flatten(1)]
-        for weight in self.weights:
-            now = nn.functional.leaky_relu(nn.functional.conv2d(now, weight, padding=1), self.slope)
-            now = nn.functional.avg_pool2d(now, 2) * 2
-            found.append(now.flatten(1))
-        return torch.cat(found, dim=1)
-
-
 class Waves(RandomFeatures):
-    """Random features whose frequencies are drawn by groups."""
+    """Random features of pixels whose frequencies are drawn by groups."""
 
-    def __init__(
-        self, groups: list[dict[str, Any]], count: int, channels: int, side: int, seed: int, **network: Any
-    ) -> None:
+    def __init__(self, groups: list[dict[str, Any]], count: int, channels: int, side: int, seed: int) -> None:
         settings = KernelSettings(features=count, length_scales=(1.0,), seed=seed)
         super().__init__(settings, channels, side, DEVICE)
         half, streams = count // 2, Streams.public(seed)
-        convolved = any(group.get("layer") for group in groups)
-        self.untrained = Untrained(channels, side, seed, **network).to(DEVICE) if convolved else None
-        sizes = [channels * side**2] if self.untrained is None else self.untrained.sizes
-        every = np.zeros((sum(sizes), half), np.float32)
+        every = np.zeros((channels * side**2, half), np.float32)
         for number, group in enumerate(groups):
             mine = np.arange(number, half, len(groups))
-            draws = streams.gaussian((sizes[layer := group.get("layer", 0)], len(mine)), "features", number)
-            if layer == 0:
-                draws = shaped(draws, group, channels, side, Streams.public(seed + 1 + number))
-            first = sum(sizes[:layer])
-            every[first : first + sizes[layer], mine] = draws / group["scale"]
+            draws = streams.gaussian((channels * side**2, len(mine)), "features", number)
+            every[:, mine] = shaped(draws, group, channels, side, Streams.public(seed + 1 + number)) / group["scale"]
         self.frequencies = torch.from_numpy(every).to(DEVICE)
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return super().__call__(images if self.untrained is None else self.untrained(images))
 
 
 def shaped(draws: np.ndarray, group: dict[str, Any], channels: int, side: int, streams: Streams) -> np.ndarray:
@@ -131,22 +89,6 @@ def shaped(draws: np.ndarray, group: dict[str, Any], channels: int, side: int, s
 def both(blur: np.ndarray, image: np.ndarray) -> np.ndarray:
     """Blur [c, side, side, n] along rows and columns."""
     return np.einsum("ij,cjkn,lk->ciln", blur, image, blur, optimize=True)
-
-
-class SearchCritic(KernelCritic):
-    """The kernel critic whose features may lie behind an untrained network."""
-
-    def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        network = self.features.untrained if isinstance(self.features, Waves) else None
-        if network is None:
-            return super().upstream_gradient(fake, labels)
-        blur, self._blur = self._blur, None
-        with torch.enable_grad():
-            images = fake.detach().float().requires_grad_()
-            seen = network(images)
-        (gradient,) = torch.autograd.grad(seen, images, super().upstream_gradient(seen.detach(), labels))
-        self._blur = blur
-        return gradient if blur is None else blur @ gradient @ blur
 
 
 class Search:
@@ -195,17 +137,15 @@ class Search:
     def run(self, name: str, **job: Any) -> None:
         """Train, measure, tell."""
         began, plan, facts = time.perf_counter(), self.plan, self.plan.facts
-        changes = {key: job.get(key, {}) for key in ("training", "optimizer", "generator")}
+        changes = {key: tuples(job.get(key, {})) for key in ("critic", "training", "optimizer", "generator")}
         parts = {key: dataclasses.replace(getattr(plan, key), **value) for key, value in changes.items()}
-        critic_settings = dataclasses.replace(plan.critic, features=job.get("features", plan.critic.features))
-        plan = dataclasses.replace(plan, critic=critic_settings, **parts)
+        plan = dataclasses.replace(plan, **parts)
         with TemporaryDirectory() as place:
             folder = RunFolder.create(Path(place) / "run", plan)
             critic = make_critic(plan, folder, self.train, DEVICE)
-            critic.__class__ = SearchCritic
             if job.get("groups"):
                 shape = (facts.channels, facts.image_size, plan.critic.seed)
-                critic.features = Waves(job["groups"], plan.critic.features, *shape, **job.get("network", {}))
+                critic.features = Waves(job["groups"], plan.critic.features, *shape)
             critic.prepare(self.train)
             generator = make_generator(plan, DEVICE)
             released = time.perf_counter() - began
@@ -225,6 +165,11 @@ class Search:
         result |= {"released_s": round(released, 1), "trained_s": round(trained, 1)}
         result |= {"all_s": round(time.perf_counter() - began, 1), "distance": critic.metrics()["distance"], "job": job}
         self.tell(name, result)
+
+
+def tuples(table: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where settings have tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
 def main() -> None:

@@ -45,9 +45,10 @@ def read(name: str) -> Record:
 
 
 def trainings(*, persons: bool = False) -> list[Record]:
-    """The records of `train_plan.py`: protected by record, or by person."""
+    """The records of `train_plan.py` at one site or by client: protected by record, or by person."""
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     found = [one for one in found if "cnn_accuracy" in one and one.get("tested_on") == "test set"]
+    found = [one for one in found if not one["plan"]["facts"].get("silos")]  # they have a table of their own
     return [one for one in found if (one["plan"]["facts"]["persons"] is not None) == persons]
 
 

@@ -193,7 +193,7 @@ def test_public_images_come_first_and_then_get_the_smallest_noise_levels(tmp_pat
 
     assert [are_public(images) for images, _ in seen[:3]] == [[True] * 16] * 3
     assert [are_public(images) for images, _ in seen[3:6]] == [[True] * 8 + [False] * 8] * 3
-    assert not any(any(are_public(images)) for images, _ in seen[6:])  # the preconditioner is of samples
+    assert are_public(seen[6][0]) == [True] * 32 + [False] * 32  # the preconditioner is of batches like these
     assert {int(label) for _, labels in seen[:6] for label in labels} == {0, 1, 2}
     levels = noise_levels(torch.tensor(5), torch.tensor([0]), 16)[0]
     assert torch.equal(levels, levels.sort().values)

@@ -22,7 +22,7 @@ def describe(plan: Plan) -> str:
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
-        *([] if plan.public is None else [f"not protected: {plan.public.text}"]),
+        *([] if plan.public is None else [f"with:      {plan.public.text}"]),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]

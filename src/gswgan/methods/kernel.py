@@ -24,6 +24,9 @@ from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
 from gswgan.privacy import Event, GaussianMechanism
 from gswgan.privacy.mechanism import MAX_NOISE, ClippedSum
 
+MAX_LAYERS = 8
+"""Of an untrained network: each halves the side, and no side is more than 128."""
+
 PERSON_NORM = 0.7
 """Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
 class means of squared length 0.4, and counts of the least weight. A longer vector loses its length and nothing else."""
@@ -52,7 +55,8 @@ class PlannedKernel(KernelSettings, CriticSettings):
 
     def describe(self, draft: Draft) -> str:
         """The features on one line."""
-        return f"kernel, {self.features:,} random features, length scale {self.scales}"
+        of = f" of {len(self.convolutions)} untrained convolutional layers" if self.convolutions else ""
+        return f"kernel, {self.features:,} random features{of}, length scale {self.scales}"
 
     def check(self, plan: Plan) -> None:
         """One release of everybody, enough of them to be told from its noise, features that exist."""
@@ -67,6 +71,9 @@ class PlannedKernel(KernelSettings, CriticSettings):
             raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
         if len(self.windows) != scales:
             raise PlanError("windows", self.windows, f"{scales}, one for each length scale")
+        if self.convolutions and (any(self.windows) or len(self.convolutions) > MAX_LAYERS):
+            layers = (self.convolutions, self.windows)
+            raise PlanError("convolutions", layers, f"at most {MAX_LAYERS} layers, and windows of 0, the whole image")
         units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
         if units < (least := _enough(facts, privacy)):
             raise PlanError(

@@ -107,14 +107,27 @@ class KernelCritic(Critic):
     @torch.no_grad()
     @products(tf32=True)
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
-        """Return the gradient of B x the squared distance to the embedding with respect to each fake.
+        """Return the gradient of B x the squared distance to the embedding with respect to each fake."""
+        if self.features.network is None:
+            gradient = self._gradient(fake.flatten(1), labels).view_as(fake)
+        else:  # through the untrained network
+            with torch.enable_grad():
+                images = fake.detach().to(self.features.frequencies.dtype).requires_grad_()
+                seen = self.features.seen(images)
+            (gradient,) = torch.autograd.grad(seen, images, self._gradient(seen.detach(), labels))
+        if self._blur is not None:
+            gradient = self._blur @ gradient @ self._blur
+        return gradient * fake.shape[0]
+
+    def _gradient(self, seen: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of the squared distance with respect to what the frequencies act on.
 
         With m the mean embedding of a class of n fakes, t its target and p_i = W x_i, the gradient of |m - t|^2 is
         (2/n) sqrt(2/D) (cos p_i (m - t)_sin - sin p_i (m - t)_cos) W. The mean of the *other* fakes, n m / (n - 1) up
         to a part orthogonal to the gradient, makes it unbiased: the plain square rewards less variety.
         """
         frequencies = self.features.frequencies[:, self._part]
-        angles = fake.flatten(1) @ frequencies
+        angles = seen @ frequencies
         waves = torch.stack([angles.cos(), angles.sin()]) * math.sqrt(2 / self.features.width)
         member = torch.nn.functional.one_hot(labels, self._targets.shape[1]).to(waves.dtype)  # [B, L]
         count = member.sum(dim=0).clamp(min=1.0)
@@ -127,10 +140,7 @@ class KernelCritic(Critic):
         others = batch * (count / (count - 1).clamp(min=1.0))[:, None]
         witness = (member * (2 / count)) @ (means.lerp(others, fresh) - targets)  # [2, B, block]: each fake's own
         means.lerp_(batch, fresh)
-        gradient = ((waves[0] * witness[1] - waves[1] * witness[0]) @ frequencies.T).view_as(fake)
-        if self._blur is not None:
-            gradient = self._blur @ gradient @ self._blur
-        return gradient * fake.shape[0]
+        return (waves[0] * witness[1] - waves[1] * witness[0]) @ frequencies.T
 
     def metrics(self) -> dict[str, Any]:
         """Return the squared distance of the fakes' moving mean to the noisy embedding over all classes."""

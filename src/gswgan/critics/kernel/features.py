@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gswgan.critics.kernel.convolutions import UntrainedConvolutions
 from gswgan.privacy import Streams
-from gswgan.ranges import Features, Range, Seed
+from gswgan.ranges import OMIT_DEFAULT, Features, Range, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class KernelSettings:
     length_scales: Annotated[tuple[float, ...], Range(1e-6, 1e6)]
     windows: Annotated[tuple[float, ...], Range(0.0, 1e6)] = (0.0,)
     seed: Seed = 0  # of the random frequencies
+    convolutions: Annotated[tuple[int, ...], Range(1, 1024)] = field(default=(), metadata=OMIT_DEFAULT)
+    """Filters in each layer of an untrained network whose output is seen in place of the pixels; none: the pixels."""
 
     @property
     def scales(self) -> str:
@@ -41,20 +44,30 @@ class RandomFeatures:
     """phi(x) = sqrt(2/D) (cos w_j.x, sin w_j.x), j = 1..D/2, w_j ~ N(0, I / length_scale^2): public, |phi(x)| = 1.
 
     Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. Where a length
-    scale has a window, w_j is faded out around a random place: the kernel then compares neighbourhoods.
+    scale has a window, w_j is faded out around a random place: the kernel then compares neighbourhoods. With
+    convolutions, x is what an untrained network makes of the image, which changes nothing in |phi(x)| = 1.
     """
 
     def __init__(self, settings: KernelSettings, channels: int, side: int, device: torch.device) -> None:
         half, streams = settings.features // 2, Streams.public(settings.seed)
-        draws = streams.gaussian((channels * side**2, half), "features")
+        self.network: UntrainedConvolutions | None = None
+        if settings.convolutions:
+            self.network = UntrainedConvolutions(settings.convolutions, channels, side, streams, device)
+        size = channels * side**2 if self.network is None else self.network.size
+        draws = streams.gaussian((size, half), "features")
         draws /= np.resize(np.asarray(settings.length_scales), half)
-        draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
+        if any(settings.windows):
+            draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width, self.side = 2 * half, side
 
+    def seen(self, images: Tensor) -> Tensor:
+        """Return what the frequencies act on: the pixels [n, c h w], or what the untrained network makes of them."""
+        return images.flatten(1) if self.network is None else self.network(images)
+
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features [n, D] of images [n, c, h, w] in [0, 1]."""
-        angles = images.flatten(1).to(self.frequencies.dtype) @ self.frequencies
+        angles = self.seen(images.to(self.frequencies.dtype)) @ self.frequencies
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
 
 
@@ -68,10 +81,10 @@ def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
 
 @contextlib.contextmanager
 def products(*, tf32: bool) -> Iterator[None]:
-    """Allow TF32 for matrix products (post-processing), or force full float32 (private sums)."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    """Allow TF32 for products and convolutions (post-processing), or force full float32 (private sums)."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

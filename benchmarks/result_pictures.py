@@ -1,0 +1,49 @@
+"""Tables of docs/results.md that are not of MNIST and Fashion-MNIST at one site: colour images, and silos."""
+
+from __future__ import annotations
+
+import json
+
+from result_runs import RESULTS, SETS, Record, machine, name, spread, table, true_epsilon
+
+DATA = {"blood": "blood cells", "faces": "faces", "cifar10": "CIFAR-10", "skin": "skin lesions"}
+"""The data of a record, by the beginning of its name."""
+
+
+def _records() -> list[Record]:
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    return [one for one in found if "cnn_accuracy" in one and "plan" in one]
+
+
+def pictures() -> str:
+    """Every training on images other than MNIST's and Fashion-MNIST's that protects records at one site."""
+    head = ["data", "image", "records", "preset", "public images", "epsilon", "tested on", "CNN", "FID", "machine"]
+    rows = []
+    for one in _records():
+        facts, plan = one["plan"]["facts"], one["plan"]
+        if facts["data"] in SETS or facts["persons"] is not None or facts.get("silos") or "search" in one["name"]:
+            continue
+        side, public = facts["image_size"], plan.get("public")
+        trained = f"{one.get('fid_images', facts['records']):,}"
+        how = name(one) + (", wider noise levels" if "wide-levels" in one["name"] else "")
+        where = "test set" if one["tested_on"] == "test set" else "held out"
+        scores = [spread([one], key, digits) for key, digits in (("cnn_accuracy", 3), ("fid", 1))]
+        others = f"{public['images']:,}" if public else "none"
+        about = [DATA[one["name"].split("-")[0]], f"{side}x{side}x{facts['channels']}", trained, how, others]
+        rows.append([*about, true_epsilon(one), where, *scores, machine(one)])
+    return table(head, rows)
+
+
+def silos() -> str:
+    """Every round over silos, the generator trained from its release."""
+    head = ["round", "sites", "noise by", "epsilon, to", "CNN", "machine"]
+    rows = []
+    for one in _records():
+        if sites := one["plan"]["facts"].get("silos"):
+            own = one["privacy"]["observer"] == "server"
+            told = f"{true_epsilon(one)}, server, other sites, public" if own else f"{true_epsilon(one)}, public"
+            count, by = str(len(sites["sites"])), "every site" if own else "the server, once"
+            rows.append(
+                [one["name"].removeprefix("silos-"), count, by, told, spread([one], "cnn_accuracy", 3), machine(one)]
+            )
+    return table(head, rows)
