@@ -66,7 +66,7 @@ def advice(plan: Plan) -> str:
     if plan.sums.critics is None and not plan.critic.can_stream:
         return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
-    how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
+    how = {"kernel": "--preset kernel", "ensemble": "--preset ensemble"}
     if plan.claimed is None:  # the paper's run is for comparison
         how["kernel" if plan.critic.can_stream else "ensemble"] = "as planned"
     coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""
