@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rounds import answer_all
+from rounds import answer_all, flower, simulate
 from silo_rounds import clients_of, parts_of, plan_for
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
+from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data import load_data
 from gswgan.errors import FederationError
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, create_run
 from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.run.folder import RunFolder, write_json
 from gswgan.run.retrain import retrain
 
@@ -196,3 +198,20 @@ def test_a_round_over_flower_that_lacks_sites_at_its_deadline_can_be_held_again(
     hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
     held_round.release()
     assert json.loads(held_round.folder.federation.read_text())["sites"]["missing"] == []
+
+
+@flower
+@pytest.mark.slow
+def test_the_round_on_flower_releases_the_sum_of_the_messages(tmp_path: Path):
+    simulate(tmp_path, "--data", "digits", "--clients", "3", "--protect", "record", "--steps", "3", "--epsilon", "20",
+             "--device", "cpu", "--out", str(tmp_path / "RUN"))  # fmt: skip
+    folder = RunFolder(tmp_path / "RUN")
+    plan = folder.plan()
+    kept = sorted((folder.private / "clients").glob("*/*/answer.bin"))
+    assert len(kept) == 3
+    total = sum(np.frombuffer(path.read_bytes(), "<i8") for path in kept).reshape(10, -1) * 2.0**-GRID_BITS
+    released = Embedding.load(folder.embedding)
+    assert np.array_equal(released.sums.numpy(), total[:, :-1])
+    assert np.array_equal(released.counts.numpy(), total[:, -1])
+    rows = [json.loads(line) for line in (folder.private / "answers.jsonl").read_text().splitlines()]
+    assert [row["up"] > answer_bytes(plan) for row in rows] == [True] * 3  # they came through Flower
