@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
-from gswgan.critics.refined.critic import public_gradients
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.refined.pretraining import Pretraining
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.frechet import Moments
@@ -41,6 +41,7 @@ from gswgan.generators.preconditioner import FLOOR, LARGEST
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
+from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
 from record import record
@@ -230,7 +231,11 @@ class Search:
         gradients = Gradients(denoiser, draws=draws, level_mean=levels[0], level_std=levels[1])
         chunk = CHUNK[DEVICE.type] // sum(value.numel() for value in denoiser.parameters())
         chunk = max(32, min(chunk, 352 * 8 // draws) // 32 * 32)
-        public = public_gradients(gradients, *self.generator.samples(way.get("samples", 2**14)))
+        settings = dataclasses.replace(self.plan.critic, public_steps=0, public_share=0.0)
+        public = Pretraining(
+            settings, self.generator, gradients, streams=Streams.public(self.plan.seed), average=0.0,
+            public_images=lambda: np.zeros(0, np.uint8),
+        ).gradients(way.get("samples", 2**14))  # fmt: skip
         limits = {"largest": way.get("largest", LARGEST), "floor": way.get("floor", FLOOR)}
         self.generator.preconditioner.fit(public, power=way.get("scaling", 0.0), **limits)
         return gradients, chunk

@@ -159,10 +159,10 @@ def test_dry_run_says_which_critic(npz: Path, tmp_path: Path) -> None:
     assert "(ensemble: K = 48, noise 13 a step, averaged over 100 steps" in advice
     assert "enough would be 132 records, or epsilon 15 with these" in advice
     ensemble = call(*common, "--preset", "ensemble", "--critics", 24)
-    assert "which critic: kernel (leave --preset out)\n" in ensemble
+    assert "which critic: kernel (--preset kernel)\n" in ensemble
     assert "kernel 0.41, ensemble 2.7: the kernel critic has 6.5 times less" in ensemble
     paper = call(*common, "--preset", "paper", "--critics", 12, "--steps", 100)
-    assert "which critic: kernel (leave --preset out)\n" in paper
+    assert "which critic: kernel (--preset kernel)\n" in paper
     assert "(ensemble: K = 12, noise 17 a step, averaged over 100 steps" in paper  # 2.14 x 8, whatever K is
 
 

@@ -128,9 +128,9 @@ def test_enough_records_and_enough_epsilon_are_enough_and_no_more() -> None:
         (
             MNIST,
             {"preset": "ensemble-alone"},
-            ["kernel (leave --preset out)", "K = 1000, noise 7.1 a step", "29 times"],
+            ["kernel (--preset kernel)", "K = 1000, noise 7.1 a step", "29 times"],
         ),
-        (MNIST, {"preset": "paper"}, ["kernel (leave --preset out)", "noise 60 a step", "852 times"]),
+        (MNIST, {"preset": "paper"}, ["kernel (--preset kernel)", "noise 60 a step", "852 times"]),
         (images(1437, size=8), {"epsilon": 0.3}, ["too few records", "9,883 records, or epsilon 2.5"]),
         (images(10**6, size=32, channels=3), {"delta": 1e-7}, ["ensemble (--preset ensemble)", "not measured"]),
         (images(60_000, size=64, channels=3), {}, ["expect coarse images", "from K = 2,945 on, 20 records each"]),

@@ -193,7 +193,7 @@ def test_public_images_come_first_and_then_get_the_smallest_noise_levels(tmp_pat
 
     assert [are_public(images) for images, _ in seen[:3]] == [[True] * 16] * 3
     assert [are_public(images) for images, _ in seen[3:6]] == [[True] * 8 + [False] * 8] * 3
-    assert not any(any(are_public(images)) for images, _ in seen[6:])  # the preconditioner is of samples
+    assert are_public(seen[6][0]) == [True] * 32 + [False] * 32  # the preconditioner is of batches like these
     assert {int(label) for _, labels in seen[:6] for label in labels} == {0, 1, 2}
     levels = noise_levels(torch.tensor(5), torch.tensor([0]), 16)[0]
     assert torch.equal(levels, levels.sort().values)
@@ -237,3 +237,11 @@ def test_python_takes_them_as_public(tmp_path: Path) -> None:
         model.plan(images, data.labels, classes=3, public=images)
     with pytest.raises(GswganError, match="has no use for them"):
         gswgan.GSWGAN(verbose=False).plan(images, data.labels, classes=3, public=images[:40])
+
+
+def test_a_folder_that_died_with_public_images_and_without_its_plan_may_be_made_again(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", small(photos()), public=photos())
+    folder.model.unlink()  # it is written last
+    assert folder.is_vacant()
+    again = RunFolder.create(tmp_path / "run", small(photos(seed=2)), public=photos(seed=2))
+    assert loop.run(again, shapes(), device=CPU)

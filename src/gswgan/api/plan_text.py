@@ -22,7 +22,7 @@ def describe(plan: Plan) -> str:
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
-        *([] if plan.public is None else [f"not protected: {plan.public.text}"]),
+        *([] if plan.public is None else [f"with:      {plan.public.text}"]),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]
@@ -66,7 +66,7 @@ def advice(plan: Plan) -> str:
     if plan.sums.critics is None and not plan.critic.can_stream:
         return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
-    how = {"kernel": "leave --preset out", "ensemble": "--preset ensemble"}
+    how = {"kernel": "--preset kernel", "ensemble": "--preset ensemble"}
     if plan.claimed is None:  # the paper's run is for comparison
         how["kernel" if plan.critic.can_stream else "ensemble"] = "as planned"
     coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""

@@ -25,6 +25,7 @@ from gswgan.data.public import PublicImages, read_public, refuse_same_images, re
 from gswgan.errors import PlanError, RunError, path_problem
 from gswgan.evaluation import real_data
 from gswgan.methods import find_method, make_plan, read_plan
+from gswgan.methods.choice import usual_preset
 from gswgan.plan.defaults import TINY
 from gswgan.plan.enough import check_enough, check_visible
 from gswgan.plan.facts import Facts, PublicFacts
@@ -61,12 +62,15 @@ class PlannedRun:
     """Images that are stated to be public."""
     warnings: tuple[str, ...] = ()
     """What is allowed but hardly meant."""
+    chosen: str | None = None
+    """Which preset was taken and why, where none was asked for."""
     in_python: bool = False
     """Whether it speaks of the arguments of Python, or of the options of the command line."""
 
     def __str__(self) -> str:
         """The plan in words, what more or less data would buy, and which critic to use."""
         parts = [] if self.room is None else [f"budget:    {self.room}"]
+        parts += [] if self.chosen is None else [f"preset:    {self.chosen}"]
         parts.append(describe(self.plan))
         if self.plan.method == "gswgan":
             parts += [outlook(self.plan), advice(self.plan)]
@@ -114,10 +118,12 @@ def plan_training(
     Everything that can be refused is refused here, before any release.
     """
     data, images = opened.data, None if public is None else open_public(public, opened)
+    chosen = None
     if saved is not None:
         plan = read_plan(saved)
     else:
         facts = Facts.of(data) if name is None else dataclasses.replace(Facts.of(data), data=name)
+        options, chosen = _with_preset(options, facts, opened)
         plan = make_plan(facts, **options, public=None if images is None else PublicFacts.of(images))
     data = data_for(plan, opened)
     check_fits(plan, data)
@@ -131,8 +137,17 @@ def plan_training(
     room = None if budget is None else Budget(budget).check(plan)
     return PlannedRun(
         plan=plan, data=data, source=opened.source, budget=budget, room=room, public=images,
-        warnings=tuple(plan_warnings(plan, data)),
+        warnings=tuple(plan_warnings(plan, data)), chosen=chosen,
     )  # fmt: skip
+
+
+def _with_preset(options: Mapping[str, Any], facts: Facts, opened: Opened) -> tuple[Mapping[str, Any], str | None]:
+    """The options with the usual preset of GS-WGAN where none was asked for, and why it was taken."""
+    asked = options.get("preset") is not None or options.get("critics") is not None
+    if asked or options.get("method", "gswgan") != "gswgan":
+        return options, None
+    preset, why = usual_preset(facts, options.get("device", "cpu"), in_files=isinstance(opened.data, ImageStream))
+    return {**options, "preset": preset}, why
 
 
 def open_public(public: Any, opened: Opened) -> PublicImages:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gswgan.cli.console import Json, console, print_json
+from gswgan.cli.debug_sites import SITE_OPTIONS, look_at_sites
 from gswgan.cli.reading_options import (
     Background,
     Channels,
@@ -36,7 +37,12 @@ _PLANNED = ("method", "preset", "epsilon", "delta", "steps", "rate", "seed")
 
 
 def debug(
-    data: Annotated[str, Option(help="Data by person, as for `gswgan train`.")] = "mnist-writers",
+    data: Annotated[str, Option(
+        help="Data by person, as for `gswgan train`; with --protect record any data.")] = "mnist-writers",
+    protect: Annotated[str, Option(
+        help="client (persons are clients), or record or person: the scanner of one of a few sites is broken.",
+        )] = "client",
+    sites: Annotated[int, Option(help="With --protect record or person: the number of made-up sites.")] = 3,
     public: Annotated[str, Option(
         help="Public labelled data by person, as DATA or DATA:SPLIT; read as --data is, but for a table of persons.",
         )] = "mnist-writers:test",
@@ -67,21 +73,37 @@ def debug(
     Each client decides alone, by a classifier of public data, whether it is suspected; it answers for that group and
     counts as zero in the other. Two generators are trained, and DEBUG/debug.html shows both. All clients are computed
     here, with a trusted aggregator. The same command goes on where it stopped.
+
+    With --protect record or person the images of one of a few sites are inverted. Every site makes a generator of its
+    own records, and DEBUG/debug.html shows all of them. Sites hold different records: all together cost what one does.
     """
-    options = {name: value for name, value in locals().items() if name in _PLANNED and value is not None}
-    reading = reading_of(locals())
+    given = dict(locals())
+    options = {name: given[name] for name in _PLANNED if given[name] is not None}
+    if protect == "client":
+        found = _debug_clients(given, options)
+    else:
+        alike = {name: options.get(name) for name in SITE_OPTIONS}
+        found = look_at_sites(data, reading_of(given), protect, sites, alike, device=device, out=out, train=_train)
+    if json:
+        print_json(found)
+
+
+def _debug_clients(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Plan, save the plan or look for the bug of clients; returns what was found as plain data."""
     from gswgan.methods import read_plan
     from gswgan.plan.facts import Facts
 
+    out, save_plan, plan_file, device = (given[name] for name in ("out", "save_plan", "plan_file", "device"))
+    reading = reading_of(given)
     _check_places(out, save_plan)
-    images = _read_clients(data, reading)
+    images = _read_clients(given["data"], reading)
     plan = read_plan(plan_file) if plan_file else _plan(Facts.of(images), _kind(device, save_plan), **options)
     console.print(f"{plan.method}, {plan.preset}: {plan.guarantee}, for both generators together")
     if save_plan is not None:
         plan.save(save_plan)
-    found = {"plan": plan.to_json()} if out is None else _look_for_bug(out, plan, images, public, reading, seed, device)
-    if json:
-        print_json(found)
+    if out is None:
+        return {"plan": plan.to_json()}
+    return _look_for_bug(out, plan, images, given["public"], reading, given["seed"], device)
 
 
 def _check_places(out: Path | None, save_plan: Path | None) -> None:

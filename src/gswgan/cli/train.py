@@ -82,8 +82,8 @@ def train(
         "gan (NOT private), or by person fed-avg-gan.",
         rich_help_panel=_RUN)] = None,
     preset: Annotated[str | None, typer.Option(
-        help="gswgan: kernel (the default), refined (a denoiser goes on from there), ensemble (GS-WGAN, correctly "
-        "accounted), ensemble-alone (without the kernel critic) or paper (as published, for comparison); "
+        help="gswgan: kernel, refined (a denoiser goes on from there), ensemble (GS-WGAN, correctly accounted), "
+        "ensemble-alone (without the kernel critic) or paper (as published, for comparison); "
         "dp-merf, dp-merf-ae: default or paper (as published); dp-sgd-gan: revisited or dp-cgan (as published).",
         rich_help_panel=_RUN)] = None,
     critics: Annotated[int | None, typer.Option(

@@ -9,6 +9,7 @@ client, and both together protect a client (zeroed) as one of them does.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,13 @@ def with_bug(data: ImageData, *, seed: int, share: float = 0.5) -> ImageData:
     rows = faulty[data.persons]
     images[rows] = 255 - images[rows]
     return dataclasses.replace(data, images=images)
+
+
+def with_broken_scanner(parts: Mapping[str, ImageData], *, seed: int) -> dict[str, ImageData]:
+    """The data of a few sites, of which one, chosen by the seed alone, has its intensities inverted."""
+    broken = sorted(parts)[int(np.random.default_rng([seed, _STREAM]).integers(len(parts)))]
+    part = parts[broken]
+    return {**parts, broken: dataclasses.replace(part, images=255 - part.images)}
 
 
 def affected(data: ImageData, *, seed: int, share: float = 0.5) -> np.ndarray:

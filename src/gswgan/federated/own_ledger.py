@@ -25,8 +25,8 @@ class OwnLedger:
             raise FederationError("release", plan.preset, "a release of one round (preset kernel)")
         self.plan, self.context = plan, str(read_ledger(public)[0]["context"])
         self.path = _find(place, self.context)
+        self.entries = recorded(self.path)  # without a line that was torn when the site died
         self.header = read_ledger(self.path)[0] if self.path.stat().st_size else {}
-        self.entries = recorded(self.path)
         known = self.path.parent.parent / "client.json"
         self.name = str(read_json(known, "client.json")["client"]) if known.exists() else ""
 

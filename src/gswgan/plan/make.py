@@ -33,7 +33,7 @@ def make_request(
     preset = method.presets[0] if preset is None else preset
     if preset not in method.presets:
         known = "one of " + ", ".join(method.presets)
-        todo = "Leave --preset out for the first of them."
+        todo = "Leave --preset out for the usual one."
         raise PlanError("preset", preset, f"{known} for method {method.name}", todo)
     if options.get("critics") is not None and not method.takes_critics:
         raise PlanError("critics", options["critics"], f"no number with method {method.name}", "Leave --critics out.")

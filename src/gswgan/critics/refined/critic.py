@@ -35,8 +35,8 @@ CONSTANT = 0.6
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
 """Numbers in the gradients of a chunk of records, at the most, by the device."""
 
-SAMPLES, SAMPLES_PER_GRADIENT = 2**14, 256
-"""Samples at the most whose gradients the preconditioner comes from, and how many of them a gradient has."""
+SAMPLES = 2**14
+"""Samples at the most whose gradients the preconditioner comes from."""
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """What the private log keeps of a step's gradient norms."""
@@ -105,21 +105,24 @@ class Refined(Critic):
             )
         step -= self.settings.steps
         before = self.settings.public_steps + self.settings.pretraining
-        if step >= before:
-            self._pretraining = None  # its images are done with
+        if step < before:
+            self._pretrainer(generator, self._gradients).step(step)
+        else:
             self._dp_sgd_step(step - before, generator, self._gradients)
-            return
+
+    def _pretrainer(self, generator: RefinedGenerator, gradients: Gradients) -> Pretraining:
         if self._pretraining is None:
             self._pretraining = Pretraining(
-                self.settings, generator, self._gradients, streams=self._public, average=self.optimizer.average,
+                self.settings, generator, gradients, streams=self._public, average=self.optimizer.average,
                 public_images=self._public_images,
             )  # fmt: skip
-        self._pretraining.step(step)
+        return self._pretraining
 
     def _dp_sgd_step(self, step: int, generator: RefinedGenerator, gradients: Gradients) -> None:
         if step == 0:
-            samples = generator.samples(min(SAMPLES, self.settings.samples))
-            generator.preconditioner.fit(public_gradients(gradients, *samples), power=self.settings.scaling)
+            found = self._pretrainer(generator, gradients).gradients(min(SAMPLES, self.settings.samples))
+            generator.preconditioner.fit(found, power=self.settings.scaling)
+            self._pretraining = None  # its images are done with
         if self._descent is None:
             self._descent = RecordGradients(generator.denoised, self.mechanism)
             self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
@@ -161,14 +164,3 @@ class Refined(Critic):
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state`."""
         self.kernel.load_state(tensors)
-
-
-def public_gradients(gradients: Gradients, images: Tensor, labels: Tensor) -> Tensor:
-    """[n, P]: gradients of batches of samples, which the preconditioner comes from: post-processing, free."""
-    batches = torch.arange(len(images), device=images.device).split(SAMPLES_PER_GRADIENT)
-    return torch.stack(
-        [
-            gradients.of_samples(images[some].float(), labels[some], torch.tensor(number).to(images.device))
-            for number, some in enumerate(batches)
-        ]
-    )

@@ -20,6 +20,9 @@ from gswgan.generators.cuda_graphs import Captured
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.privacy import Streams
 
+SAMPLES_PER_GRADIENT = 256
+"""Images in each of the gradients that the preconditioner comes from."""
+
 WARM_UP = 100
 """Steps in which the learning rate rises."""
 
@@ -65,6 +68,20 @@ class Pretraining:
             self._on_samples = Captured(self._make_sample_step())
         self._on_samples(chosen, *self._schedule("pretraining", step, settings.pretraining), *public)
 
+    def gradients(self, count: int) -> Tensor:
+        """[n, P]: gradients of batches like those of the last stage, `count` images in all.
+
+        The preconditioner comes from them: post-processing, free.
+        """
+        images, labels = self.generator.samples(count)
+        found = []
+        for number, some in enumerate(torch.arange(count, device=self.device).split(SAMPLES_PER_GRADIENT)):
+            share = int(self.settings.public_share * len(some))
+            public = self._some_public("preconditioner", number, share) if share else ()
+            batch = self._mixed(images[some[share:]].float(), labels[some[share:]], *public)
+            found.append(self._gradients.of_samples(*batch, torch.tensor(number).to(self.device)))
+        return torch.stack(found)
+
     def _public_step(self, some: Tensor, labels: Tensor, seed: Tensor, rate: Tensor, keep: Tensor) -> None:
         self._descend(self._public_images(some), labels, seed, rate, keep)
 
@@ -72,12 +89,15 @@ class Pretraining:
         images, labels = self.generator.samples(self.settings.samples)
 
         def work(chosen: Tensor, seed: Tensor, rate: Tensor, keep: Tensor, *public: Tensor) -> None:
-            many, known = images[chosen].float(), labels[chosen]
-            if public:  # first: the noise levels of a batch rise from its first image to its last
-                many, known = torch.cat([self._public_images(public[0]), many]), torch.cat([public[1], known])
-            self._descend(many, known, seed, rate, keep)
+            self._descend(*self._mixed(images[chosen].float(), labels[chosen], *public), seed, rate, keep)
 
         return work
+
+    def _mixed(self, images: Tensor, labels: Tensor, *public: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples after public images, if any: the noise levels of a batch rise from its first image to its last."""
+        if not public:
+            return images, labels
+        return torch.cat([self._public_images(public[0]), images]), torch.cat([public[1], labels])
 
     def _descend(self, images: Tensor, labels: Tensor, seed: Tensor, rate: Tensor, keep: Tensor) -> None:
         self.generator.descend_denoiser(self._gradients.of_samples(images, labels, seed), rate, keep)
