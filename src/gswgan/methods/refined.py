@@ -73,7 +73,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         """The stages on one line."""
         records = round(draft.sums.rate * draft.facts.records)
         public = "" if draft.public is None else f"{self.public_steps:,} steps on public images, "
-        both = "" if draft.public is None else " and public images"
+        both = " and public images" if self.public_share else ""
         return (
             f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
             f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {public}"
