@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("plans", type=Path, nargs="+")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", type=Path, help="folder of the data; without it, the set that the plan names")
+    parser.add_argument("--group-by", type=Path, help="table of the persons, for plans by person")
     parser.add_argument("--public", type=Path, help="public images, for plans that state some")
     parser.add_argument("--images", type=int, help="synthetic images to measure; without it, as many as there are real")
     parser.add_argument("--only", choices=["time", "cnn", "fid", "all"], default="all", help="what to measure")
@@ -126,7 +127,8 @@ class Scorer:
     def __init__(self, name: str, classes: int, device: torch.device, options: argparse.Namespace) -> None:
         self.device, self.options = device, options
         place = name if options.data is None else options.data
-        whole, self.test = (gswgan.load_data(place, split=split, classes=classes) for split in ("train", "test"))
+        whole = gswgan.load_data(place, classes=classes, group_by=options.group_by)
+        self.test = gswgan.load_data(place, split="test", classes=classes)
         self.train = whole
         if options.first is not None:
             self.train, self.test = part(whole, slice(options.first)), part(whole, slice(options.first, None))

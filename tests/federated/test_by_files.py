@@ -22,6 +22,7 @@ from gswgan.errors import FederationError, GswganError, PlanError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap, Memory, home_of
 from gswgan.federated.messages import question
+from gswgan.federated.own_ledger import OwnLedger
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.trust import trust_of
 from gswgan.methods import read_plan
@@ -155,6 +156,9 @@ def test_three_sites_by_files_release_what_the_round_over_messages_does(tmp_path
     for folder in (out, tmp_path / "other"):
         pack(folder, folder.with_suffix(".packed"))
         assert verify(folder.with_suffix(".packed")).findings == ()
+    for name in SITES:  # `gswgan verify --site`
+        own = OwnLedger(tmp_path / "state" / name, out.with_suffix(".packed") / "ledger.jsonl", plan)
+        assert list(own.disagreements(json.loads((out / "release/privacy.json").read_text()))) == []
 
 
 def answered(root: Path, *names: str) -> Path:

@@ -219,7 +219,7 @@ def test_what_a_node_says_is_printed_without_control_characters_and_short():
         question=lambda: {},
         is_over=lambda: len(said) > 2,
         answered=(),
-        answers=SimpleNamespace(close=lambda: None),
+        close=lambda: None,
     )
     grid.breaks = lambda node, fields: True
     flower.hold(grid, held, note=said.append, progress=lambda done: None)  # type: ignore[arg-type]

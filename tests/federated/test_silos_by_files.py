@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from rounds import answer_all, flower, simulate
+from silo_rounds import clients_of, parts_of, plan_for
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
+from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data import load_data
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, PlanError
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import answer_bytes
+from gswgan.federated.server import Round, create_run
 from gswgan.privacy.ledger import read_ledger
-from gswgan.run.folder import RunFolder
+from gswgan.privacy.mechanism import GRID_BITS
+from gswgan.run.folder import RunFolder, write_json
 from gswgan.run.retrain import retrain
 
 NAMES = ("north", "south", "west")
@@ -116,6 +122,9 @@ def test_verify_finds_a_ledger_that_says_something_else(tmp_path: Path):
     call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
     (said,) = ask("verify", tmp_path / "bundle", "--site", tmp_path / "west/state", code=1)["site"]["disagreements"]
     assert "does not count west" in said
+    (west,) = (tmp_path / "west/state").glob("*/*/ledger.jsonl")
+    west.write_bytes(west.read_bytes().splitlines(keepends=True)[0])  # nothing recorded, nothing counted: they agree
+    assert not ask("verify", tmp_path / "bundle", "--site", west)["site"]["disagreements"]
     (north,) = (tmp_path / "north/state").glob("*/*/ledger.jsonl")
     empty = north.read_bytes().splitlines(keepends=True)[0]
     kept = north.read_bytes()
@@ -169,3 +178,57 @@ def test_persons_are_grouped_at_the_site_and_their_ids_do_not_leave(tmp_path: Pa
     shown = call("federate", "combine", tmp_path / "RUN", tmp_path / "answers", "--device", "cpu")
     assert "one person replaced; observer: server" in shown
     assert np.isfinite(json.loads((tmp_path / "RUN/release/privacy.json").read_text())["epsilon"])
+
+
+def test_a_round_over_flower_that_lacks_sites_at_its_deadline_can_be_held_again(tmp_path: Path):
+    pytest.importorskip("flwr")
+    from gswgan.federated.flower import hold
+
+    parts = parts_of("record")
+    plan = plan_for(parts, "record")
+    held_round = Round(create_run(tmp_path / "RUN", plan, tuple(parts), 600))
+    those = clients_of(tmp_path / "state", parts, plan, "record")
+    late = those.pop("site-00001")
+    answer_all(held_round, those)
+    opened = held_round.folder.private / "opened.json"
+    write_json(opened, {"at": 1.0})
+    nobody = SimpleNamespace(get_node_ids=list, push_messages=lambda sent: [], pull_messages=lambda names: [])
+    with pytest.raises(FederationError, match=r"2 of 3 sites; none of site-00001.*at least 3"):
+        hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
+    assert not held_round.folder.ledger.exists()
+    assert not opened.exists()  # the same command opens it again
+    assert held_round.take(late.reply(held_round.question()), node=7) is None
+    hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
+    held_round.release()
+    assert json.loads(held_round.folder.federation.read_text())["sites"]["missing"] == []
+
+
+def test_made_up_sites_get_records_by_their_place_unless_asked_by_class():
+    def facts(*more: str) -> dict[str, Any]:
+        words = ["federate", "simulate", "--data", "digits", "--clients", "3", "--protect", "record", "--device", "cpu"]
+        said = CliRunner().invoke(app, [*words, "--dry-run", "--json", *more], catch_exceptions=False)
+        return json.loads(said.stdout)["plan"]["facts"]
+
+    found = facts()
+    assert [site["records"] for site in found["silos"]["sites"]] == [479, 479, 479]  # whatever the labels are
+    assert found["data"] == "digits"
+    assert "by class" in facts("--concentration", "0.5")["data"]  # in the plan, the card and the report
+    with pytest.raises(PlanError, match="from 2 to"):
+        facts("--clients", "1000000")
+
+
+@flower
+@pytest.mark.slow
+def test_the_round_on_flower_releases_the_sum_of_the_messages(tmp_path: Path):
+    simulate(tmp_path, "--data", "digits", "--clients", "3", "--protect", "record", "--steps", "3", "--epsilon", "20",
+             "--device", "cpu", "--out", str(tmp_path / "RUN"))  # fmt: skip
+    folder = RunFolder(tmp_path / "RUN")
+    plan = folder.plan()
+    kept = sorted((folder.private / "clients").glob("*/*/answer.bin"))
+    assert len(kept) == 3
+    total = sum(np.frombuffer(path.read_bytes(), "<i8") for path in kept).reshape(10, -1) * 2.0**-GRID_BITS
+    released = Embedding.load(folder.embedding)
+    assert np.array_equal(released.sums.numpy(), total[:, :-1])
+    assert np.array_equal(released.counts.numpy(), total[:, -1])
+    rows = [json.loads(line) for line in (folder.private / "answers.jsonl").read_text().splitlines()]
+    assert [row["up"] > answer_bytes(plan) for row in rows] == [True] * 3  # they came through Flower

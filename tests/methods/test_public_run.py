@@ -237,3 +237,11 @@ def test_python_takes_them_as_public(tmp_path: Path) -> None:
         model.plan(images, data.labels, classes=3, public=images)
     with pytest.raises(GswganError, match="has no use for them"):
         gswgan.GSWGAN(verbose=False).plan(images, data.labels, classes=3, public=images[:40])
+
+
+def test_a_folder_that_died_with_public_images_and_without_its_plan_may_be_made_again(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", small(photos()), public=photos())
+    folder.model.unlink()  # it is written last
+    assert folder.is_vacant()
+    again = RunFolder.create(tmp_path / "run", small(photos(seed=2)), public=photos(seed=2))
+    assert loop.run(again, shapes(), device=CPU)

@@ -25,8 +25,8 @@ class OwnLedger:
             raise FederationError("release", plan.preset, "a release of one round (preset kernel)")
         self.plan, self.context = plan, str(read_ledger(public)[0]["context"])
         self.path = _find(place, self.context)
+        self.entries = recorded(self.path)  # without a line that was torn when the site died
         self.header = read_ledger(self.path)[0] if self.path.stat().st_size else {}
-        self.entries = recorded(self.path)
         known = self.path.parent.parent / "client.json"
         self.name = str(read_json(known, "client.json")["client"]) if known.exists() else ""
 
@@ -57,7 +57,7 @@ class OwnLedger:
         counts = self.name in statement["sites"]["answered"]
         if counts and not self.entries:
             yield f"the statement counts an answer of {self.name}, and this site has recorded none"
-        if self.name and not counts:
+        if self.name and not counts and self.entries:
             yield f"the statement does not count {self.name}, and this site has recorded {len(self.entries)} answers"
 
     def describe(self) -> str:
@@ -65,7 +65,7 @@ class OwnLedger:
         cost = self.plan.cost
         how = {"zeroed": "zeroed", "replace-one": "replaced"}[cost.neighbours]
         return (
-            f"site:      {self.name or self.path}: {len(self.entries)} answer recorded for this plan, epsilon "
+            f"site:      {self.name or self.path}: answers recorded for this plan: {len(self.entries)}, epsilon "
             f"{self.epsilon:.4g} at delta {cost.delta:g} (one {cost.unit} {how}), as the statement says"
         )
 

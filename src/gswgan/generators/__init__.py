@@ -30,7 +30,7 @@ class GeneratorSettings:
 
     architecture: Literal["resnet", "smooth-resnet", "dcgan", "bilinear", "mlp", "decoded", "denoiser"]
     width: Width
-    latent: Annotated[int, Range(1, 2**18)] = 10
+    latent: Annotated[int, Range(1, 2**20)] = 10
     latent_kind: LatentKind = "normal"
     spectral_norm: bool = False
 

@@ -20,11 +20,15 @@ BATCH = 500
 CPU_BATCH = 32
 """On a CPU: the maps of so many images stay in its cache, which halves the time that they take."""
 
-MAX_ACTIVATIONS = 2**29
-"""The largest output of a layer for a batch: 2 GiB. Networks wider than any preset get smaller batches."""
+NUMBERS_AT_ONCE = 2**23
+"""Of latent codes in double precision: with a denoiser of large images they are drawn a few images at a time."""
 
-LARGEST_SIDE = 72
-"""The largest side of a feature map: images have at most 64 pixels per side and are cropped from it."""
+MAX_ACTIVATIONS = 2**31
+"""The largest output of a layer for a batch: 8 GiB, for images of 64 pixels per side 2. Networks wider than any preset
+get smaller batches."""
+
+LARGEST_SIDE = 144
+"""The largest side of a feature map: images have at most 128 pixels per side and are cropped from it."""
 
 PIXELS_AT = 41
 """The offset of the pixels in a PNG by `png_bytes`: after the signature, the header and the name of their chunk."""
@@ -141,8 +145,9 @@ def draw_levels(
     """
     exact = copy.deepcopy(network).to("cpu", torch.float64)
     parts = []
-    for start in range(0, len(labels), BATCH):
-        wanted = torch.from_numpy(labels[start : start + BATCH].astype(np.int64))
+    batch = max(1, min(BATCH, NUMBERS_AT_ONCE // settings.latent))
+    for start in range(0, len(labels), batch):
+        wanted = torch.from_numpy(labels[start : start + batch].astype(np.int64))
         codes = latent_codes(len(wanted), settings.latent, settings.latent_kind, rng).to(torch.float64)
         parts.append((exact(codes, wanted) * 255).clamp(0, 255))
     return torch.cat(parts).numpy()

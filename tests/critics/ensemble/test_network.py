@@ -24,7 +24,7 @@ SHAPES = [
     CriticShape(image_size=8, channels=1, classes=10, width=4),
     CriticShape(image_size=28, channels=1, classes=10, width=3),
     CriticShape(image_size=13, channels=3, classes=1, width=2),
-    CriticShape(image_size=64, channels=3, classes=4, width=2),
+    CriticShape(image_size=128, channels=3, classes=4, width=2),
 ]
 
 
@@ -59,7 +59,7 @@ def test_sides_are_halved_as_in_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"image_size": 7}, {"image_size": 65}, {"channels": 2}, {"classes": 0}, {"width": 1}]
+    "wrong", [{"image_size": 7}, {"image_size": 129}, {"channels": 2}, {"classes": 0}, {"width": 1}]
 )
 def test_impossible_shapes_are_refused(wrong: dict[str, int]) -> None:
     name = next(iter(wrong))

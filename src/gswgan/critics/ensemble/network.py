@@ -47,8 +47,8 @@ class CriticShape:
     width: int
 
     def __post_init__(self) -> None:
-        if not 8 <= self.image_size <= 64:
-            raise PlanError("image_size", self.image_size, "a side from 8 to 64", "Resize the images.")
+        if not 8 <= self.image_size <= 128:
+            raise PlanError("image_size", self.image_size, "a side from 8 to 128", "Resize the images.")
         if self.channels not in (1, 3):
             raise PlanError("channels", self.channels, "1 (grey) or 3 (colour)")
         if self.classes < 1:
