@@ -164,6 +164,22 @@ def test_a_plan_that_asks_for_gigabytes_is_refused_before_anything_is_allocated(
     assert left == ["client.json", "lock", "log.jsonl"]  # no folder for the plan, and no key
 
 
+@pytest.mark.parametrize("layers", [(1024,), (1024, 1024, 1)])
+def test_a_plan_with_a_large_untrained_network_is_refused_before_anything_is_allocated(
+    tmp_path: Path, layers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    plan = small_plan(DATA)
+    critic = dataclasses.replace(plan.critic, features=4096, convolutions=layers)
+    large = dataclasses.replace(plan, critic=critic, facts=dataclasses.replace(plan.facts, image_size=128))
+    made = []
+    monkeypatch.setattr("gswgan.federated.client_answers.RandomFeatures", lambda *sizes: made.append(sizes))
+    client = make_clients(tmp_path, DATA, plan, shape={})[NAME]
+    reply = client.reply(question(large))
+    assert not made
+    assert "at most 8, the limit of this site" in why_refused(client, reply)
+    Limits().check(dataclasses.replace(plan, critic=dataclasses.replace(critic, convolutions=(32, 64))))
+
+
 @pytest.mark.parametrize("what", ["warm start", "width", "batch"])
 def test_rounds_that_ask_for_hours_or_gigabytes_are_refused(tmp_path: Path, what: str):
     plan = HUGE[what]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gswgan.cli.main import app
 from gswgan.critics.kernel.embedding import Embedding
 from gswgan.data import load_data
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, PlanError
 from gswgan.federated.memory import home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, create_run
@@ -122,6 +122,9 @@ def test_verify_finds_a_ledger_that_says_something_else(tmp_path: Path):
     call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
     (said,) = ask("verify", tmp_path / "bundle", "--site", tmp_path / "west/state", code=1)["site"]["disagreements"]
     assert "does not count west" in said
+    (west,) = (tmp_path / "west/state").glob("*/*/ledger.jsonl")
+    west.write_bytes(west.read_bytes().splitlines(keepends=True)[0])  # nothing recorded, nothing counted: they agree
+    assert not ask("verify", tmp_path / "bundle", "--site", west)["site"]["disagreements"]
     (north,) = (tmp_path / "north/state").glob("*/*/ledger.jsonl")
     empty = north.read_bytes().splitlines(keepends=True)[0]
     kept = north.read_bytes()
@@ -198,6 +201,20 @@ def test_a_round_over_flower_that_lacks_sites_at_its_deadline_can_be_held_again(
     hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
     held_round.release()
     assert json.loads(held_round.folder.federation.read_text())["sites"]["missing"] == []
+
+
+def test_made_up_sites_get_records_by_their_place_unless_asked_by_class():
+    def facts(*more: str) -> dict[str, Any]:
+        words = ["federate", "simulate", "--data", "digits", "--clients", "3", "--protect", "record", "--device", "cpu"]
+        said = CliRunner().invoke(app, [*words, "--dry-run", "--json", *more], catch_exceptions=False)
+        return json.loads(said.stdout)["plan"]["facts"]
+
+    found = facts()
+    assert [site["records"] for site in found["silos"]["sites"]] == [479, 479, 479]  # whatever the labels are
+    assert found["data"] == "digits"
+    assert "by class" in facts("--concentration", "0.5")["data"]  # in the plan, the card and the report
+    with pytest.raises(PlanError, match="from 2 to"):
+        facts("--clients", "1000000")
 
 
 @flower

@@ -48,7 +48,7 @@ def look_at_sites(
         raise PlanError("out", None, f"a folder for the runs, with --protect {unit}", "Pass --out DEBUG.")
     number = check_whole("sites", sites, 2, 100)
     whole = load_data(data, **reading)
-    parts = dict(site_parts(whole, unit, number=number, concentration=100.0, seed=seed))
+    parts = dict(site_parts(whole, unit, number=number, concentration=None, seed=seed))
     plans = {
         name: make_plan(Facts.of(part), preset="kernel", device=place.type, **options) for name, part in parts.items()
     }

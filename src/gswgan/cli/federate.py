@@ -77,9 +77,10 @@ def simulate(
     clients: Annotated[int | None, typer.Option(
         help="Spread the data over so many invented clients, which are no persons; with --protect record or person "
         "over so many sites.", rich_help_panel=_DATA)] = None,
-    concentration: Annotated[float, typer.Option(
-        help="How even their classes are: large for even, far below 1 for few classes each.",
-        rich_help_panel=_DATA)] = 1.0,
+    concentration: Annotated[float | None, typer.Option(
+        help="How even their classes are: large for even, far below 1 for few classes each. Default: 1 for clients; "
+        "sites get records in turn, and with this option by class, so that their sizes depend on the labels.",
+        rich_help_panel=_DATA)] = None,
     classes: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     image_size: Annotated[int | None, typer.Option(help="As for `gswgan train`.", rich_help_panel=_DATA)] = None,
     pixel_range: PixelRange = None,

@@ -50,8 +50,10 @@ def show(plan: Plan) -> None:
 
 def spread_of(given: dict[str, Any]) -> dict[str, Any] | None:
     """Over which invented clients or sites a simulation spreads its data; None where it has its own persons."""
-    number, protect = given["clients"], given["protect"]
-    spread = {} if number is None else {"number": number, **{key: given[key] for key in ("concentration", "seed")}}
+    number, protect, concentration = given["clients"], given["protect"], given["concentration"]
+    if protect == "client" and concentration is None:
+        concentration = 1.0
+    spread = {} if number is None else {"number": number, "concentration": concentration, "seed": given["seed"]}
     return spread | ({"protect": protect} if protect != "client" else {}) or None
 
 
@@ -111,8 +113,10 @@ def _simulated_sites(where: dict[str, Any], spread: dict[str, Any]) -> tuple[tup
         raise PlanError("clients", None, f"the number of sites with --protect {protect}", "Pass --clients 5, say.")
     images = of_unit(split_data(where), protect)
     sites = [held(name, part, protect) for name, part in site_data(where, spread)]
+    by_class = protect == "record" and spread["concentration"] is not None
+    name = images.name + ", spread by class over made-up sites, whose sizes depend on it" * by_class
     facts = silo_facts(
-        sites, min_sites=None, data=images.name, class_names=images.class_names, image_size=images.image_size,
+        sites, min_sites=None, data=name, class_names=images.class_names, image_size=images.image_size,
         channels=images.channels,
     )  # fmt: skip
     return tuple(site.name for site in sites), facts, images

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
-from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS
+from gswgan.critics.kernel.convolutions import MADE
+from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS, FIXED_ROWS
 from gswgan.errors import FederationError
 from gswgan.federated.messages import pool_size
 from gswgan.generators import build_network
@@ -59,8 +60,10 @@ def memory_of(plan: Plan) -> float:
     """Bytes that an answer takes at the most, beside the site's own data."""
     facts = plan.facts
     if plan.critic.can_stream:
-        features = plan.critic.kernel_settings.features
-        return 20.0 * facts.pixels * features + 96.0 * facts.classes * (features + 1) + 32.0 * CHUNK_ELEMENTS
+        features, network = plan.critic.kernel_settings.features, _Convolutions.of(plan)
+        rows = max(FIXED_ROWS, CHUNK_ELEMENTS // features)
+        sums = 20.0 * network.seen * features + 96.0 * facts.classes * (features + 1) + 32.0 * CHUNK_ELEMENTS
+        return sums + 24.0 * network.weights + (4.0 * rows + 8.0 * MADE) * network.activations
     critic = plan.critic.ensemble_settings
     shape = _shape(plan)
     weights = sum(math.prod(size) for size in shape.parameters.values()) + _local_weights(plan)
@@ -70,13 +73,40 @@ def memory_of(plan: Plan) -> float:
 
 
 def work_of(plan: Plan) -> float:
-    """Multiplications of an answer at the most, beside those that grow with the site's own data."""
+    """Multiplications of an answer at the most; a client's, beside those that grow with its own data."""
     if plan.critic.can_stream:
-        return float(plan.facts.pixels) * plan.critic.kernel_settings.features
+        features, network, silos = plan.critic.kernel_settings.features, _Convolutions.of(plan), plan.facts.silos
+        records = 0 if silos is None else max(site.records for site in silos.sites)
+        return (1.0 + records) * network.seen * features + (MADE + FIXED_ROWS + records) * network.multiplications
     critic = plan.critic.ensemble_settings
     own = 10.0 * critic.learning_batch * _multiplications(_shape(plan)) + STEP
     local = 10.0 * critic.learning_batch * _local_weights(plan) * plan.facts.image_size**2
     return critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Convolutions:
+    """Sizes of what a kernel plan's features see: the pixels, and the untrained network where there is one."""
+
+    seen: float
+    """Numbers of an image that the frequencies act on."""
+    weights: float = 0.0
+    activations: float = 0.0
+    """Numbers of an image that are in memory together, at the most."""
+    multiplications: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Convolutions:
+        """Counted without allocating anything."""
+        facts, widths = plan.facts, plan.critic.kernel_settings.convolutions
+        inputs, side, weights, most, work = facts.channels, facts.image_size, 0.0, 0.0, 0.0
+        for outputs in widths:
+            weights += 9.0 * inputs * outputs
+            most = max(most, float((inputs + 2 * outputs) * side**2))
+            work += 9.0 * inputs * outputs * side**2
+            inputs, side = outputs, (side + 1) // 2
+        seen = float(facts.pixels + (inputs * side**2 if widths else 0))
+        return cls(seen=seen, weights=weights, activations=most, multiplications=work)
 
 
 def _shape(plan: Plan) -> CriticShape:

@@ -57,7 +57,7 @@ class OwnLedger:
         counts = self.name in statement["sites"]["answered"]
         if counts and not self.entries:
             yield f"the statement counts an answer of {self.name}, and this site has recorded none"
-        if self.name and not counts:
+        if self.name and not counts and self.entries:
             yield f"the statement does not count {self.name}, and this site has recorded {len(self.entries)} answers"
 
     def describe(self) -> str:
@@ -65,7 +65,7 @@ class OwnLedger:
         cost = self.plan.cost
         how = {"zeroed": "zeroed", "replace-one": "replaced"}[cost.neighbours]
         return (
-            f"site:      {self.name or self.path}: {len(self.entries)} answer recorded for this plan, epsilon "
+            f"site:      {self.name or self.path}: answers recorded for this plan: {len(self.entries)}, epsilon "
             f"{self.epsilon:.4g} at delta {cost.delta:g} (one {cost.unit} {how}), as the statement says"
         )
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gswgan.critics.kernel.embedding import person_blocks, record_blocks
 from gswgan.critics.kernel.features import RandomFeatures, products
 from gswgan.data import ImageData, clients, dirichlet_clients
+from gswgan.data.partition import check_own_names
 from gswgan.errors import FederationError, PlanError, short
 from gswgan.plan.facts import Facts, Silos, Site
 from gswgan.plan.plan import Plan
@@ -32,6 +33,9 @@ Protect = Literal["client", "record", "person"]
 
 FAR = 12.0
 """Standard deviations beyond which no honest noisy number lies: one in 10^32 draws."""
+
+MOST_SITES = 1000
+"""That are made up for an experiment."""
 
 _ROUNDING = 1 + 1e-9
 """Of norms that are computed in double precision."""
@@ -167,20 +171,26 @@ def check_sum(grid: NDArray[np.int64], plan: Plan, name: str, *, noisy: bool) ->
 
 
 def site_parts(
-    data: ImageData, protect: Protect, *, number: int, concentration: float, seed: int
+    data: ImageData, protect: Protect, *, number: int, concentration: float | None, seed: int
 ) -> Iterator[tuple[str, ImageData]]:
-    """For experiments: the data at so many made-up sites, records by a Dirichlet spread or persons in turn."""
-    if protect == "record":
-        spread = dirichlet_clients(of_unit(data, protect), number, concentration=concentration, seed=seed)
-        for name, part in clients(spread):
+    """For experiments: the data at so many made-up sites.
+
+    Persons, and records without a `concentration`, go to the sites in turn, by their index alone. With one, records are
+    spread by class (`dirichlet_clients`): a record whose label changes then changes its site, and the sizes of two.
+    """
+    data = of_unit(data, protect)
+    if not 2 <= number <= MOST_SITES:
+        raise PlanError("sites", number, f"a number from 2 to {MOST_SITES}")
+    if protect == "record" and concentration is not None:
+        for name, part in clients(dirichlet_clients(data, number, concentration=concentration, seed=seed)):
             yield name.replace("client", "site"), of_unit(part, protect)
         return
-    persons = of_unit(data, protect).persons
-    assert persons is not None
+    check_own_names(data.repeated_names)
+    units = np.arange(data.n) if data.persons is None else data.persons
+    ids = data.person_ids or tuple(map(str, range(data.number_of_persons)))
     for index in range(number):
-        mine = persons % number == index
-        ids = data.person_ids or tuple(map(str, range(data.number_of_persons)))
+        mine = units % number == index
         yield f"site-{index:05}", dataclasses.replace(
             data, images=data.images[mine], labels=None if data.labels is None else data.labels[mine],
-            persons=persons[mine] // number, person_ids=ids[index::number],
+            persons=None if data.persons is None else data.persons[mine] // number, person_ids=ids[index::number],
         )  # fmt: skip

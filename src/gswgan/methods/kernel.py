@@ -55,7 +55,7 @@ class PlannedKernel(KernelSettings, CriticSettings):
 
     def describe(self, draft: Draft) -> str:
         """The features on one line."""
-        of = f" of {len(self.convolutions)} untrained convolutional layers" if self.convolutions else ""
+        of = f", half of {len(self.convolutions)} untrained convolutional layers" if self.convolutions else ""
         return f"kernel, {self.features:,} random features{of}, length scale {self.scales}"
 
     def check(self, plan: Plan) -> None:
@@ -71,9 +71,8 @@ class PlannedKernel(KernelSettings, CriticSettings):
             raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
         if len(self.windows) != scales:
             raise PlanError("windows", self.windows, f"{scales}, one for each length scale")
-        if self.convolutions and (any(self.windows) or len(self.convolutions) > MAX_LAYERS):
-            layers = (self.convolutions, self.windows)
-            raise PlanError("convolutions", layers, f"at most {MAX_LAYERS} layers, and windows of 0, the whole image")
+        if len(self.convolutions) > MAX_LAYERS:
+            raise PlanError("convolutions", self.convolutions, f"at most {MAX_LAYERS} layers")
         units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
         if units < (least := _enough(facts, privacy)):
             raise PlanError(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +61,9 @@ def test_the_embedding_is_released_once_and_used_again(mechanism_for, tmp_path: 
 
 @pytest.fixture
 def prepared(mechanism_for, tmp_path: Path, stripes: ImageData):
-    def make(**options) -> KernelCritic:
+    def make(settings: KernelSettings = SETTINGS, **options) -> KernelCritic:
         mechanism = mechanism_for(Contribution(clip_norm=1.0, counts=True))
-        critic = KernelCritic(RandomFeatures(SETTINGS, 1, 8, CPU), mechanism, tmp_path / "e", **options)
+        critic = KernelCritic(RandomFeatures(settings, 1, 8, CPU), mechanism, tmp_path / "e", **options)
         critic.prepare(stripes)
         return critic
 
@@ -73,10 +74,11 @@ def targets_of(critic: KernelCritic) -> torch.Tensor:
     return critic.embedding.means()
 
 
+@pytest.mark.parametrize("convolutions", [(), (5, 7)])
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 2, 2]])
-def test_the_gradient_is_that_of_the_distance(prepared, labels: list[int]) -> None:
+def test_the_gradient_is_that_of_the_distance(prepared, labels: list[int], convolutions: tuple[int, ...]) -> None:
     """Written out, and unbiased: of the distance between different fakes; absent classes do no harm."""
-    critic = prepared()
+    critic = prepared(dataclasses.replace(SETTINGS, convolutions=convolutions))
     fake, labels = torch.rand(6, 1, 8, 8, requires_grad=True), torch.tensor(labels)
     (expected,) = torch.autograd.grad(distance(critic.features(fake), labels, targets_of(critic)), fake)
     assert torch.allclose(critic.upstream_gradient(fake.detach(), labels) / 6, expected, rtol=1e-3, atol=1e-6)

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from colour_shapes import colour_shapes
 from gswgan.critics.kernel import embedding
+from gswgan.critics.kernel.convolutions import UntrainedConvolutions, noise_images
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.errors import PlanError
+from gswgan.methods import make_plan
+from gswgan.plan.facts import Facts
+from gswgan.privacy import Streams
 from gswgan.privacy.mechanism import clip_to_grid
 
 CPU = torch.device("cpu")
@@ -63,3 +69,57 @@ def test_features_and_length_scale_do_not_depend_on_the_data() -> None:
     assert not calls & {"mean", "std", "max", "min", "amax", "amin", "median", "quantile", "unique", "norm"}
     x = np.full((1, 1, 8, 8), 51, np.uint8)
     assert torch.allclose(embedding._pixels(x, CPU), torch.full((1, 1, 8, 8), 0.2))
+
+
+COLOUR = KernelSettings(features=64, length_scales=(3.0,), convolutions=(6, 8))
+
+
+@pytest.mark.parametrize("side", [8, 13, 28])
+def test_behind_convolutions_rows_have_norm_one_and_each_image_is_mapped_alone(side: int) -> None:
+    features = RandomFeatures(COLOUR, 3, side, CPU)
+    images = torch.rand(40, 3, side, side)
+    rows = features(images)
+    assert torch.allclose(rows.norm(dim=1), torch.ones(40), atol=1e-6)
+    changed = images.clone()
+    changed[7] = 1 - changed[7]
+    again = features(changed)
+    others = torch.arange(40) != 7
+    assert torch.equal(again[others], rows[others])
+    assert (again[7] - rows[7]).norm() > 0.1
+    assert not features.frequencies.requires_grad
+
+
+def test_half_of_the_features_see_the_pixels_and_half_the_convolutions() -> None:
+    features = RandomFeatures(COLOUR, 3, 13, CPU)  # 13, 7, 4: pooled with what is left over at the edge
+    pixels, convolved = features.frequencies.split([3 * 13**2, 8 * 4**2])
+    assert (pixels[:, 1::2] == 0).all()
+    assert (convolved[:, ::2] == 0).all()
+    for seen in (pixels[:, ::2], convolved[:, 1::2]):
+        assert seen.square().mean() == pytest.approx(1 / 9, rel=0.1)
+    plain = RandomFeatures(dataclasses.replace(COLOUR, convolutions=()), 3, 13, CPU)
+    assert torch.equal(pixels[:, ::2], plain.frequencies[:, ::2])
+    images = torch.full((1, 3, 13, 13), 0.5, requires_grad=True)
+    assert features.network is not None
+    features.network(images).square().sum().backward()
+    assert images.grad is not None
+    assert (images.grad[0].abs().sum(dim=0) > 0).all()  # every pixel is seen
+
+
+@pytest.mark.parametrize("widths", [(6, 8), (24, 48), (24, 48, 96)])
+def test_made_images_are_as_far_apart_behind_the_convolutions_as_in_pixels(widths: tuple[int, ...]) -> None:
+    """So the length scales of pixels fit, whatever the seed and the layers: on others than it was scaled by."""
+    for seed in (0, 1, 2):
+        network = UntrainedConvolutions(widths, 3, 28, Streams.public(seed), CPU)
+        images = torch.from_numpy(noise_images(40, 3, 28, Streams.public(99))).float()
+        seen, pixels = network(images), images.flatten(1)
+        ratio = torch.cdist(seen, seen).mean() / torch.cdist(pixels, pixels).mean()
+        assert ratio == pytest.approx(1, abs=0.15)
+        assert seen.shape[1] == network.size
+    assert 0 <= images.min() < 0.2 < 0.8 < images.max() <= 1
+
+
+def test_a_plan_with_too_many_layers_is_refused() -> None:
+    facts = Facts.of(colour_shapes(300, seed=1))
+    plan = make_plan(facts, epsilon=10.0, delta=1e-5, preset="kernel", device="cpu")
+    with pytest.raises(PlanError, match="at most 8 layers"):
+        dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, convolutions=(8,) * 9))

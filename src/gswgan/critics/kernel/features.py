@@ -29,7 +29,7 @@ class KernelSettings:
     windows: Annotated[tuple[float, ...], Range(0.0, 1e6)] = (0.0,)
     seed: Seed = 0  # of the random frequencies
     convolutions: Annotated[tuple[int, ...], Range(1, 1024)] = field(default=(), metadata=OMIT_DEFAULT)
-    """Filters in each layer of an untrained network whose output is seen in place of the pixels; none: the pixels."""
+    """Filters in each layer of an untrained network, whose output every second feature sees in place of the pixels."""
 
     @property
     def scales(self) -> str:
@@ -45,25 +45,28 @@ class RandomFeatures:
 
     Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. Where a length
     scale has a window, w_j is faded out around a random place: the kernel then compares neighbourhoods. With
-    convolutions, x is what an untrained network makes of the image, which changes nothing in |phi(x)| = 1.
+    convolutions, x is the image together with what an untrained network makes of it, and each w_j sees one of the two:
+    pooled convolutions see shapes and are blind to fine patterns, pixels are the other way round. |phi(x)| = 1 as ever.
     """
 
     def __init__(self, settings: KernelSettings, channels: int, side: int, device: torch.device) -> None:
         half, streams = settings.features // 2, Streams.public(settings.seed)
+        draws = streams.gaussian((channels * side**2, half), "features")
+        draws /= (scales := np.resize(np.asarray(settings.length_scales), half))
+        draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
         self.network: UntrainedConvolutions | None = None
         if settings.convolutions:
             self.network = UntrainedConvolutions(settings.convolutions, channels, side, streams, device)
-        size = channels * side**2 if self.network is None else self.network.size
-        draws = streams.gaussian((size, half), "features")
-        draws /= np.resize(np.asarray(settings.length_scales), half)
-        if any(settings.windows):
-            draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
+            convolved = streams.gaussian((self.network.size, half), "convolved features") / scales
+            draws[:, 1::2] = convolved[:, ::2] = 0.0
+            draws = np.concatenate([draws, convolved])
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width, self.side = 2 * half, side
 
     def seen(self, images: Tensor) -> Tensor:
-        """Return what the frequencies act on: the pixels [n, c h w], or what the untrained network makes of them."""
-        return images.flatten(1) if self.network is None else self.network(images)
+        """Return what the frequencies act on: the pixels [n, c h w], followed by what the network makes of them."""
+        pixels = images.flatten(1)
+        return pixels if self.network is None else torch.cat([pixels, self.network(images)], dim=1)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features [n, D] of images [n, c, h, w] in [0, 1]."""
