@@ -44,6 +44,38 @@ def table(*rows: str) -> bytes:
     return "\n".join(["file,person", *rows]).encode()
 
 
+def parquet(image: bytes, persons: list[str | None] | None = None) -> bytes:
+    """30 records of each of two classes; `persons` are repeated."""
+    import pyarrow
+    import pyarrow.parquet
+
+    labels = [index % 2 for index in range(60)]
+    columns: dict[str, list[object]] = {"image": [{"bytes": image, "path": None}] * 60, "label": [*labels]}
+    if persons is not None:
+        columns["patient"] = [*(persons * 60)[:60]]
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), out)
+    return out.getvalue()
+
+
+def dicom(pixels: np.ndarray) -> bytes:
+    """A scan that states a window of its own."""
+    import pydicom
+
+    image = pydicom.Dataset()
+    image.file_meta = pydicom.dataset.FileMetaDataset()
+    image.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    image.file_meta.MediaStorageSOPClassUID = image.SOPClassUID = pydicom.uid.CTImageStorage
+    image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID = "1.2.3"
+    image.Rows, image.Columns, image.PhotometricInterpretation = *pixels.shape, "MONOCHROME2"
+    image.SamplesPerPixel, image.PixelRepresentation = 1, 0
+    image.BitsAllocated, image.BitsStored, image.HighBit = 16, 12, 11
+    image.WindowCenter, image.WindowWidth, image.PixelData = 40, 80, pixels.tobytes()
+    out = io.BytesIO()
+    image.save_as(out, enforce_file_format=True)
+    return out.getvalue()
+
+
 TRAIN = "train --steps 2 --device cpu --data"
 MISTAKES: list[tuple[str, Files, str, str]] = [
     ("12-bit pixels in 16-bit PNG", several("png", encoded(DEEP)), f"{TRAIN} d", "pixel_range"),
@@ -64,6 +96,14 @@ MISTAKES: list[tuple[str, Files, str, str]] = [
     ("a missing id", {**FLAT, "p.csv": table(*ROWS[1:], "a/0.png,NA")}, f"{TRAIN} d --group-by p.csv", "group_by"),
     ("an empty id", {**FLAT, "p.csv": table(*ROWS[1:], "a/0.png,")}, f"{TRAIN} d --group-by p.csv", "group_by"),
     ("a column of data without columns", FLAT, f"{TRAIN} d --group-by patient", "group_by"),
+    ("12-bit PNG in Parquet", {"d/a.parquet": parquet(encoded(DEEP))}, f"{TRAIN} d --classes 2", "pixel_range"),
+    ("transparent pictures in Parquet", {"d/a.parquet": parquet(encoded(CLEAR))}, f"{TRAIN} d --classes 2",
+     "background"),
+    ("a column that Parquet has not", {"d/a.parquet": parquet(GREY)}, f"{TRAIN} d --classes 2 --group-by patient",
+     "HERE/d/a.parquet"),
+    ("a missing id in Parquet", {"d/a.parquet": parquet(GREY, ["p1", None])},
+     f"{TRAIN} d --classes 2 --group-by patient", "group_by"),
+    ("DICOM without a stated window", several("dcm", dicom(DEEP)), f"{TRAIN} d", "pixel_range"),
     ("9 images", {"a.npz": npz(images=IMAGES[:9], labels=np.arange(9) % 3)}, f"{TRAIN} a.npz --classes 3", "records"),
     ("0 and 1 saved as bytes", {"a.npz": npz(images=np.repeat(IMAGES > 99, 9, 0).astype(np.uint8))},
      f"{TRAIN} a.npz", "images"),

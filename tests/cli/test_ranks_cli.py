@@ -55,5 +55,6 @@ def test_two_ranks_are_one_run_and_a_killed_rank_loses_nothing(tmp_path: Path) -
 def test_what_cannot_be_spread_is_refused_in_one_sentence(tmp_path: Path) -> None:
     found = call(*SPREAD, "train", "--data", "digits", "--out", str(tmp_path / "run"))
     assert found.returncode != 0
-    assert "expected one process: only an ensemble of critics can be spread" in found.stderr
-    assert "Leave torchrun out, or use --preset ensemble." in found.stderr
+    said = "expected one process: only an ensemble of critics, or the records of refined, can be spread"
+    assert said in found.stderr
+    assert "Leave torchrun out, or use --preset ensemble or refined." in found.stderr

@@ -103,7 +103,7 @@ def _small_refined(plan: Plan) -> Plan:
         start=dataclasses.replace(plan.critic.start, width=4),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=4 + plan.privacy.releases)
-    generator = dataclasses.replace(plan.generator, width=2)
+    generator = dataclasses.replace(plan.generator, width=4)
     return dataclasses.replace(plan, critic=critic, training=training, generator=generator)
 
 

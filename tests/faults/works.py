@@ -56,7 +56,7 @@ def small_refined(plan: Plan, steps: int = 6) -> Plan:
         start=dataclasses.replace(plan.critic.start, architecture="mlp", width=16),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=2 * steps + plan.sums.releases, batch_size=12)
-    generator = dataclasses.replace(plan.generator, width=2)
+    generator = dataclasses.replace(plan.generator, width=4)
     return dataclasses.replace(plan, critic=critic, training=training, generator=generator, curve=())
 
 

@@ -71,7 +71,7 @@ def test_an_invalid_label_does_not_raise_in_the_middle_of_a_run(tmp_path: Path) 
     assert isinstance(critic, Refined)
     critic.kernel.prepare = lambda *args, **options: None  # type: ignore[method-assign]  # it leaves them out
     critic.prepare(wrong)
-    assert set(critic._labels.tolist()) == {0, data.classes - 1}
+    assert set(critic.records.labels.tolist()) == {0, data.classes - 1}
 
 
 def test_nothing_more_is_paid_before_dp_sgd_begins() -> None:
@@ -99,6 +99,14 @@ def test_a_plan_that_releases_more_than_is_accounted_for_is_refused() -> None:
         dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, releases=2))
     with pytest.raises(PlanError, match="drawn by coins"):
         dataclasses.replace(plan, privacy=dataclasses.replace(plan.privacy, rows=2))
+
+
+@pytest.mark.parametrize("width", [2, 6, 15])
+def test_a_width_with_which_rows_depend_on_each_other_is_refused(width: int) -> None:
+    """tests/critics/refined/test_record_gradients.py looks at the bits."""
+    plan = small()
+    with pytest.raises(PlanError, match=r"width.*multiple of 4"):
+        dataclasses.replace(plan, generator=dataclasses.replace(plan.generator, width=width))
 
 
 def test_a_run_is_recorded_line_by_line_packed_and_verified(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def small_plan(plan: Plan, *, steps: int, seed: int) -> Plan:
     )  # fmt: skip
     return restated(
         plan, seed=seed, facts=facts, privacy=privacy, critic=critic,
-        generator=replace(plan.generator, width=2, latent=latent_size(facts.pixels)),
+        generator=replace(plan.generator, width=4, latent=latent_size(facts.pixels)),
         training=replace(plan.training, steps=2 + steps, batch_size=4),
     )  # fmt: skip
 

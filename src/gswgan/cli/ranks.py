@@ -1,4 +1,4 @@
-"""`torchrun --nproc-per-node W -m gswgan train ...`: rank 0 runs the command, the others hold critics for it."""
+"""`torchrun --nproc-per-node W -m gswgan train ...`: rank 0 runs the command, the others hold critics or records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gswgan.critics.ensemble.distributed import PartialSum, Ranks, current, worker_loop
+from gswgan.critics.ensemble.distributed import Ranks, current
 from gswgan.errors import PlanError
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import pick_device
@@ -36,16 +36,17 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
         ranks.where = where
     if ranks is not None and not plan.critic.can_spread:
         raise PlanError(
-            "ranks", ranks.world, "one process: only an ensemble of critics can be spread",
-            "Leave torchrun out, or use --preset ensemble.",
+            "ranks", ranks.world, "one process: only an ensemble of critics, or the records of refined, can be spread",
+            "Leave torchrun out, or use --preset ensemble or refined.",
         )  # fmt: skip
-    if ranks is not None and (plan.sums.critics or 1) < ranks.world:
-        raise PlanError("ranks", ranks.world, f"at most {plan.sums.critics}, the critics", "Start fewer.")
+    most = plan.sums.critics or plan.facts.records
+    if ranks is not None and most < ranks.world:
+        raise PlanError("ranks", ranks.world, f"at most {most}, the critics or records", "Start fewer.")
     return ranks
 
 
 def hold(ranks: Ranks) -> None:
-    """A rank other than 0: some of the critics, on the records of their parts."""
+    """A rank other than 0: some of the critics, or of the records."""
     from gswgan.evaluation.real_data import load_data
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when it is over
@@ -61,6 +62,4 @@ def hold(ranks: Ranks) -> None:
         plan, public=Streams.public(plan.seed), secret=secret, device=device, note=lambda text: None,
         stopped=lambda: False, ranks=ranks,
     )  # fmt: skip
-    mechanism = PartialSum(ranks, device, plan.sums.contribution, plan.sums.event)
-    part = plan.critic.make_part(plan, context, mechanism)
-    worker_loop(ranks, part, data, device)
+    plan.critic.hold(plan, context, data)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from gswgan.critics.ensemble.ensemble import Mechanism
 from gswgan.critics.kernel.features import products
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.cuda_graphs import Captured
-from gswgan.privacy import Contribution, Gaussian, GaussianMechanism, Sampled
+from gswgan.privacy import Contribution, Gaussian, Sampled
 from gswgan.privacy.mechanism import Block
 from gswgan.privacy.participation import expected_participants, usual_participants
 
@@ -39,12 +40,16 @@ def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, recor
 class RecordGradients:
     """Gradients of single records in all parameters of a network, and noisy sums of them."""
 
-    def __init__(self, network: nn.Module, mechanism: GaussianMechanism) -> None:
-        """`mechanism` draws who takes part, clips the gradients and adds the noise."""
+    def __init__(self, network: nn.Module, mechanism: Mechanism, *, held: range | None = None) -> None:
+        """`mechanism` draws who takes part, clips the gradients and adds the noise.
+
+        `held`: the records that are here, where the others are in other processes.
+        """
         if not isinstance(mechanism.event, Sampled) or mechanism.contribution.rows != 1:
             found = (mechanism.event, mechanism.contribution)
             raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient per record")
         self.network, self.mechanism, self.clip = network, mechanism, mechanism.contribution.clip_norm
+        self.held = held
         self.width = sum(parameter.numel() for parameter in network.parameters())
         self.norms: list[Tensor] = []
         self.records, self.expected, self.chunk, self.participants = 0, 0.0, 1, 0
@@ -99,6 +104,8 @@ class RecordGradients:
     def answer(self, name: str, rows: Callable[[np.ndarray], Tensor]) -> Tensor:
         """Return (sum clip(g) + noise) / (q n) over the participants, [P]: the only value that leaves."""
         members = self.draw(name)
+        if self.held is not None:
+            members = members[(members >= self.held.start) & (members < self.held.stop)]
         self.participants, self.norms = len(members), []
         answer = self.mechanism.answer(name, self.blocks(members, rows), slots=1, width=self.width)
         device = next(self.network.parameters()).device

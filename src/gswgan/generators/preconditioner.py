@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LARGEST = 1280
 """A side of a matrix that is longer than this is not turned."""
@@ -83,3 +83,8 @@ class Preconditioner:
         """The inverse of `state`."""
         for name, held in self.state().items():
             held.copy_(tensors[name])
+
+
+def preconditioner_of(network: nn.Module, device: torch.device) -> Preconditioner:
+    """One for all weights of a network, in their order."""
+    return Preconditioner([(len(value), value[0].numel()) for value in network.parameters()], device)

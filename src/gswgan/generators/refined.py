@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.generator import Generator
-from gswgan.generators.preconditioner import Preconditioner
+from gswgan.generators.preconditioner import preconditioner_of
 
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
@@ -41,8 +41,7 @@ class RefinedGenerator(Generator):
         self.denoised_average = copy.deepcopy(self.denoised).requires_grad_(False)
         self._denoiser_rate = torch.zeros((), device=self.device)
         count = sum(value.numel() for value in self.denoised.parameters())
-        shapes = [(len(value), value[0].numel()) for value in self.denoised.parameters()]
-        self.preconditioner = Preconditioner(shapes, self.device)  # of the gradients of records
+        self.preconditioner = preconditioner_of(self.denoised, self.device)  # of the gradients of records
         self.velocity, self.size = torch.zeros(count, device=self.device), torch.zeros((), device=self.device)
         self.begin()
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble
+from gswgan.critics.ensemble.distributed import AllReduceMechanism, DistributedEnsemble, PartialSum, worker_loop
 from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
 from gswgan.critics.ensemble.warm_start import WarmStart
+from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.methods.kernel import check_sums
 from gswgan.plan.context import RunContext
@@ -21,7 +22,7 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, LowerBound, Plan, PrivacySettings
 from gswgan.plan.settings import from_plain, to_plain
-from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian
+from gswgan.privacy import Contribution, DrawnOne, Event, Gaussian, GaussianMechanism
 from gswgan.privacy.accountant import drawn_one_lower_bound
 from gswgan.privacy.claims import Claim, claimed_centralized, claimed_federated
 
@@ -77,9 +78,9 @@ class PlannedEnsemble(EnsembleSettings, CriticSettings):
         """The critics, here or spread over the ranks."""
         return make_ensemble(self, plan, context)
 
-    def make_part(self, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:
+    def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
         """The critics that this process holds."""
-        return ensemble_part(self, plan, context, mechanism)
+        hold_critics(self, plan, context, data)
 
 
 def describe_ensemble(settings: EnsembleSettings, draft: Draft) -> str:
@@ -162,17 +163,35 @@ def with_preset(defaults: Defaults[EnsembleSettings], table: Mapping[str, Any]) 
 
 def make_ensemble(settings: EnsembleSettings, plan: Plan, context: RunContext) -> Ensemble | DistributedEnsemble:
     """The critics behind the mechanism; where there are ranks, the part of this one with the orders to the others."""
-    privacy = plan.sums
-    mechanism = context.mechanism(privacy.contribution, privacy.event)
-    if context.ranks is not None:
-        mechanism = AllReduceMechanism(
-            context.ranks, context.device, contribution=privacy.contribution, event=privacy.event,
-            ledger=context.ledger, streams=context.secret,
-        )  # fmt: skip
+    privacy, mechanism = plan.sums, sum_mechanism(plan, context)
     units, critics = plan.facts.persons or plan.facts.records, privacy.critics or 1
     context.write_private("partitions", {"critics": critics, "units": units, "unused": units % critics})
     part = ensemble_part(settings, plan, context, mechanism)
     return part if context.ranks is None else DistributedEnsemble(context.ranks, part)
+
+
+def sum_mechanism(plan: Plan, context: RunContext) -> GaussianMechanism:
+    """The mechanism of the plan's sums; where there are ranks, over the sums of all of them."""
+    privacy = plan.sums
+    if context.ranks is None:
+        return context.mechanism(privacy.contribution, privacy.event)
+    return AllReduceMechanism(
+        context.ranks, context.device, contribution=privacy.contribution, event=privacy.event,
+        ledger=context.ledger, streams=context.secret,
+    )  # fmt: skip
+
+
+def partial_sum(plan: Plan, context: RunContext) -> PartialSum:
+    """Its stand-in at a rank other than 0."""
+    assert context.ranks is not None
+    return PartialSum(context.ranks, context.device, plan.sums.contribution, plan.sums.event)
+
+
+def hold_critics(settings: EnsembleSettings, plan: Plan, context: RunContext, data: ImageData) -> None:
+    """Hold some of the critics at a rank other than 0."""
+    assert context.ranks is not None
+    part = ensemble_part(settings, plan, context, partial_sum(plan, context))
+    worker_loop(context.ranks, part, data, context.device)
 
 
 def ensemble_part(settings: EnsembleSettings, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:

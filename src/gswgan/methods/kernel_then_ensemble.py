@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.kernel_then_ensemble import KernelThenEnsemble, KernelThenEnsembleSettings
+from gswgan.data import ImageData
 from gswgan.errors import PlanError
-from gswgan.methods.ensemble import check_ensemble, describe_ensemble, ensemble_part, make_ensemble
+from gswgan.methods.ensemble import check_ensemble, describe_ensemble, hold_critics, make_ensemble
 from gswgan.methods.kernel import announce_release, kernel_critic
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, beyond_pixels, kernel_defaults
@@ -78,9 +78,9 @@ class PlannedKernelThenEnsemble(KernelThenEnsembleSettings, CriticSettings):
         kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, mechanism)
         return KernelThenEnsemble(self, kernel, make_ensemble(self.ensemble, plan, context))
 
-    def make_part(self, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:
+    def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
         """The critics that this process holds."""
-        return ensemble_part(self.ensemble, plan, context, mechanism)
+        hold_critics(self.ensemble, plan, context, data)
 
 
 def started_total(start: Gaussian, privacy: PrivacySettings, releases: int) -> Event:

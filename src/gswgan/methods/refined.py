@@ -10,12 +10,15 @@ from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.critics.refined.critic import Refined
+from gswgan.critics.refined.records import hold_records
 from gswgan.critics.refined.settings import RefinedSettings
+from gswgan.data import ImageData
 from gswgan.errors import PlanError
-from gswgan.generators import GeneratorSettings
-from gswgan.generators.denoised import latent_size
+from gswgan.generators import GeneratorSettings, build_network
+from gswgan.generators.denoised import DenoisedSampler, latent_size
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
+from gswgan.methods.ensemble import partial_sum, sum_mechanism
 from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
 from gswgan.methods.kernel_then_ensemble import started_total
 from gswgan.plan.context import RunContext
@@ -39,6 +42,9 @@ LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 PUBLIC_SHARE = 0.5
 """Of a batch of the pre-training on samples, where there are public images: they get its smallest noise levels."""
 
+WIDTHS = 4
+"""The width of a denoiser is a multiple of it: products of other sizes round a row by where it stands on a CPU."""
+
 SCALING = 0.5
 """The power of the second moments of public gradients that scales those of records (generators/preconditioner.py)."""
 
@@ -48,6 +54,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     """All three stages of a plan; see also the plan's privacy, which is that of DP-SGD."""
 
     has_embedding = True
+    can_spread = True
     uses_public = True
 
     @property
@@ -73,7 +80,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         """The stages on one line."""
         records = round(draft.sums.rate * draft.facts.records)
         public = "" if draft.public is None else f"{self.public_steps:,} steps on public images, "
-        both = "" if draft.public is None else " and public images"
+        both = " and public images" if self.public_share else ""
         return (
             f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
             f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {public}"
@@ -95,6 +102,9 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             raise PlanError("public_steps", self.public_steps, "some exactly where public images are stated")
         if plan.generator.architecture != "denoiser":
             raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
+        if plan.generator.width % WIDTHS:
+            expected = f"a multiple of {WIDTHS}: with others a record's gradient depends on who else takes part"
+            raise PlanError("width", plan.generator.width, expected)
 
     def make(self, plan: Plan, context: RunContext) -> Critic:
         """The kernel critic and DP-SGD, each behind its own mechanism."""
@@ -103,10 +113,17 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         first = context.mechanism(self.contribution(labelled), self.event(labelled, plan.sums.neighbours))
         kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, first)
         return Refined(
-            self, plan.optimizer, kernel, context.mechanism(plan.sums.contribution, plan.sums.event),
-            releases=plan.sums.releases, public=context.public, batches=context.batches, device=context.device,
-            public_images=context.public_images,
+            self, plan.optimizer, kernel, sum_mechanism(plan, context), releases=plan.sums.releases,
+            public=context.public, batches=context.batches, device=context.device,
+            public_images=context.public_images, ranks=context.ranks,
         )  # fmt: skip
+
+    def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
+        """The records that this process holds."""
+        network = build_network(plan.generator, **plan.facts.shape).to(context.device)
+        assert isinstance(network, DenoisedSampler)
+        assert context.ranks is not None
+        hold_records(context.ranks, self, network, data, partial_sum(plan, context), context.batches)
 
     def make_generator(self, plan: Plan, **rest: Any) -> Generator:
         """The generator of the start, and beside it the denoiser that is published."""

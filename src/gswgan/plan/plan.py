@@ -19,10 +19,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from gswgan.critics import Critic
-from gswgan.critics.ensemble.ensemble import Ensemble, Mechanism
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
+from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError, RunError
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import Generator, OptimizerSettings
@@ -123,7 +123,7 @@ class CriticSettings(ABC):
     """Whether one pass over the data in any order is all that a run needs: it may stay in files, and be used again."""
 
     can_spread: ClassVar[bool] = False
-    """Whether the critics may be spread over several processes."""
+    """Whether the critics, or the records, may be spread over several processes."""
     uses_public: ClassVar[bool] = False  # whether images that are stated to be public are of use
 
     @property
@@ -157,9 +157,9 @@ class CriticSettings(ABC):
     def make(self, plan: Plan, context: RunContext) -> Critic:
         """The critic behind its barrier."""
 
-    def make_part(self, plan: Plan, context: RunContext, mechanism: Mechanism) -> Ensemble:
-        """The critics that one of several processes holds, where `can_spread`."""
-        raise PlanError("critic", type(self).__name__, "an ensemble of critics")
+    def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
+        """Be one of several processes, where `can_spread`: hold its part and follow rank 0 until the run is over."""
+        raise PlanError("critic", type(self).__name__, "a critic that can be spread")
 
     def reuse(self, plan: Plan, embedding: Path, device: torch.device) -> Critic:
         """The critic on an embedding that was released before: no data, no mechanism."""

@@ -8,6 +8,7 @@ import torch
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise
 from gswgan.critics.refined.gradients import Gradients, centred
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
+from gswgan.generators.preconditioner import Preconditioner, preconditioner_of
 
 SEED = torch.tensor(12345)
 
@@ -58,18 +59,38 @@ def test_a_batch_of_samples_has_the_mean_gradient() -> None:
     assert (found - exact).norm() < 1e-5 * exact.norm()
 
 
-@pytest.mark.parametrize("draws", [1, 4])
-def test_a_record_has_the_same_row_wherever_it_stands_and_whoever_is_there(draws: int) -> None:
-    gradients, count = Gradients(make(), draws=draws), 32
+def check_places(width: int, draws: int, trials: int) -> None:
+    """A record's row, as the mechanism gets it, has the same bits wherever it stands and whoever else is there."""
+    denoiser, count = make(width=width), 32
+    gradients, preconditioner = Gradients(denoiser, draws=draws), preconditioner_of(denoiser, torch.device("cpu"))
     mine = batch(count)
-    expected = gradients.of_records(*mine, SEED)
-    for trial in range(4):
+    public = [gradients.of_samples(mine[0][:16].float() / 255, mine[1][:16], torch.tensor(k)) for k in range(4)]
+    preconditioner.fit(torch.stack(public), power=0.5)
+    expected = preconditioner.forward(gradients.of_records(*mine, SEED))
+    for trial in range(trials):
         others = batch(count, seed=trial + 1)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(trial))
         kept, place = order[:7], order.flip(0)[:7]
         for part, own in zip(others, mine):
             part[place] = own[kept]
-        assert torch.equal(gradients.of_records(*others, SEED)[place], expected[kept])
+        found = preconditioner.forward(gradients.of_records(*others, SEED))
+        assert torch.equal(found[place], expected[kept]), "a row depends on its place"
+
+
+@pytest.mark.parametrize(("width", "draws"), [(4, 1), (8, 1), (8, 4), (12, 2), (16, 1)])
+def test_a_record_has_the_same_row_wherever_it_stands_and_whoever_is_there(width: int, draws: int) -> None:
+    check_places(width, draws, 12 if width < 12 else 4)
+
+
+def test_the_check_finds_rows_that_depend_on_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Preconditioner.forward
+
+    def shifted(self: Preconditioner, rows: torch.Tensor) -> torch.Tensor:
+        return forward(self, rows) + 1e-12 * torch.arange(len(rows))[:, None] * rows.abs().max()
+
+    monkeypatch.setattr(Preconditioner, "forward", shifted)
+    with pytest.raises(AssertionError, match="depends on its place"):
+        check_places(8, 1, 4)
 
 
 def test_noise_is_normal_and_belongs_to_a_record_and_a_seed() -> None:

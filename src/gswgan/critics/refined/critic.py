@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from gswgan.critics import Critic
-from gswgan.critics.dp_sgd import RecordGradients
+from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.critics.refined.pretraining import Pretraining
+from gswgan.critics.refined.records import HeldRecords, gradients_of, send_weights
 from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.errors import PrivacyError
@@ -31,9 +32,6 @@ from gswgan.privacy.randomness import BatchStreams
 
 CONSTANT = 0.6
 """Part of the steps of DP-SGD with the full learning rate; it falls to 0 in a line in those that follow."""
-
-NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
-"""Numbers in the gradients of a chunk of records, at the most, by the device."""
 
 SAMPLES = 2**14
 """Samples at the most whose gradients the preconditioner comes from."""
@@ -57,16 +55,20 @@ class Refined(Critic):
         batches: BatchStreams,
         device: torch.device,
         public_images: Callable[[], np.ndarray],
+        ranks: Ranks | None = None,
     ) -> None:
-        """`optimizer` is that of DP-SGD, which makes so many `releases`, each by `mechanism`."""
+        """`optimizer` is that of DP-SGD, which makes so many `releases`, each by `mechanism`.
+
+        `ranks`: the processes that hold the records; this one is the first of them.
+        """
         self.settings, self.optimizer, self.kernel, self.mechanism = settings, optimizer, kernel, mechanism
         self.releases, self.device = releases, device
-        self._public, self._batches, self._public_images = public, batches, public_images
+        self._public, self._batches, self._public_images, self._ranks = public, batches, public_images, ranks
         self._step = -1
         self._gradients: Gradients | None = None
-        self._descent: RecordGradients | None = None
         self._pretraining: Pretraining | None = None
-        self._images = self._labels = torch.zeros(0)
+        self._begun = False  # DP-SGD, in this process
+        self.records: HeldRecords
 
     @property
     def moves_generator(self) -> bool:
@@ -79,15 +81,13 @@ class Refined(Critic):
         return self.kernel.can_be_captured
 
     def prepare(self, data: ImageData | None, *, resumed: bool = False) -> None:
-        """The kernel's release; the records go to the device."""
+        """The kernel's release; the records, or those that this rank holds, go to the device."""
         if data is None:
             raise PrivacyError("data", None, "data in memory: DP-SGD looks at records again and again")
         if data.persons is not None:
             raise PrivacyError("persons", data.number_of_persons, "none: this preset protects one record at a time")
         self.kernel.prepare(data, resumed=resumed)
-        labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
-        labels = labels.clip(0, data.classes - 1)  # total: no label raises, and it concerns its own record alone
-        self._images, self._labels = (torch.from_numpy(part).to(self.device) for part in (data.images, labels))
+        self.records = HeldRecords(data, self.device, self._ranks)
 
     def learn(self, step: int, generator: Generator) -> None:
         """The stage's step."""
@@ -97,12 +97,7 @@ class Refined(Critic):
             return
         assert isinstance(generator, RefinedGenerator)
         if self._gradients is None:
-            self._gradients = Gradients(
-                generator.denoised.denoiser,
-                draws=self.settings.draws,
-                level_mean=self.settings.level_mean,
-                level_std=self.settings.level_std,
-            )
+            self._gradients = gradients_of(self.settings, generator.denoised)
         step -= self.settings.steps
         before = self.settings.public_steps + self.settings.pretraining
         if step < before:
@@ -123,25 +118,19 @@ class Refined(Critic):
             found = self._pretrainer(generator, gradients).gradients(min(SAMPLES, self.settings.samples))
             generator.preconditioner.fit(found, power=self.settings.scaling)
             self._pretraining = None  # its images are done with
-        if self._descent is None:
-            self._descent = RecordGradients(generator.denoised, self.mechanism)
-            self._descent.prepare(len(self._images), numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
-        seed = self._tensor(int(self._batches.generator("draws", step).integers(2**62)))
-
-        def rows(members: np.ndarray) -> Tensor:
-            some = torch.from_numpy(members).to(self.device)
-            found = gradients.of_records(self._images[some], self._labels[some], some, seed)
-            return generator.preconditioner.forward(found)
-
-        gradient = self._descent.answer(f"step {step}", rows)
+        if self._ranks is not None:
+            send_weights(self._ranks, generator.denoised, None if self._begun else generator.preconditioner, step)
+        if not self._begun:
+            self.records.begin(generator.denoised, generator.preconditioner, gradients, self.mechanism)
+            self._begun = True
+        gradient = self.records.answer(step, self._batches)
         left = min(1.0, (1 - step / self.releases) / (1 - CONSTANT))
         rate = self._tensor(self.optimizer.learning_rate * left)
         keep = self._tensor(step / (step + self.settings.averaging))
         generator.descend_scaled(gradient, rate, keep, step=step)
 
     def _tensor(self, value: float) -> Tensor:
-        kind = torch.int64 if isinstance(value, int) else torch.float32
-        return torch.tensor(value, dtype=kind).to(self.device)
+        return torch.tensor(value, dtype=torch.float32).to(self.device)
 
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Post-processing of the kernel's release."""
@@ -151,9 +140,9 @@ class Refined(Critic):
         """Of the stage: the kernel's distance, or QUANTILES of the norms of gradients before the clip (private)."""
         if not self.moves_generator:
             return self.kernel.metrics()
-        found: dict[str, Any] = {"stage": "pre-training" if self._descent is None else "DP-SGD"}
-        if self._descent is not None and self._descent.norms:
-            norms = torch.cat(self._descent.norms).double().nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+        found: dict[str, Any] = {"stage": "DP-SGD" if self._begun else "pre-training"}
+        if self._begun and self.records.descent.norms:
+            norms = torch.cat(self.records.descent.norms).double().nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
             found |= {"participants": len(norms), "norm_before": np.quantile(norms, QUANTILES).tolist()}
         return found
 

@@ -1,0 +1,100 @@
+"""The records that a process holds, and noisy sums of their gradients; with `torchrun` each rank holds some of them.
+
+Rank 0 has the run folder, the ledger and the generator, trains with the kernel critic and pre-trains. In a step of
+DP-SGD it sends the denoiser's weights (public: all that they are made of was released) and who takes part to all ranks.
+Each of them clips and sums the gradients of its own records on the mechanism's grid, in integers; the sums are added
+up, and rank 0 alone records the answer and adds the noise. Chunks have one size however many ranks there are, so the
+answer does not depend on them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gswgan.critics.dp_sgd import RecordGradients
+from gswgan.critics.ensemble.distributed import Ranks
+from gswgan.critics.ensemble.ensemble import Mechanism
+from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.refined.settings import RefinedSettings
+from gswgan.data import ImageData
+from gswgan.generators.denoised import DenoisedSampler
+from gswgan.generators.preconditioner import Preconditioner, preconditioner_of
+from gswgan.privacy.randomness import BatchStreams
+
+NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
+"""Numbers in the gradients of a chunk of records, at the most, by the device."""
+
+
+class HeldRecords:
+    """The records of this process: all of them, where it is the only one."""
+
+    def __init__(self, data: ImageData, device: torch.device, ranks: Ranks | None = None) -> None:
+        """The records go to the device."""
+        self.total = data.n
+        self.held = range(data.n) if ranks is None else ranks.held(data.n)
+        own = slice(self.held.start, self.held.stop)
+        labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
+        labels = labels.clip(0, data.classes - 1)  # total: no label raises, and it concerns its own record alone
+        self.images, self.labels = (torch.from_numpy(part[own]).to(device) for part in (data.images, labels))
+        self.device = device
+
+    def begin(
+        self, network: DenoisedSampler, preconditioner: Preconditioner, gradients: Gradients, mechanism: Mechanism
+    ) -> None:
+        """Gradients are those of this network, as it is in each step."""
+        self._preconditioner, self._gradients = preconditioner, gradients
+        self.descent = RecordGradients(network, mechanism, held=self.held)
+        self.descent.prepare(self.total, numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
+
+    def answer(self, step: int, batches: BatchStreams) -> Tensor:
+        """The noisy mean gradient of a step, [P], in the preconditioner's coordinates."""
+        seed = torch.tensor(int(batches.generator("draws", step).integers(2**62))).to(self.device)
+
+        def rows(members: np.ndarray) -> Tensor:
+            record = torch.from_numpy(members).to(self.device)
+            own = record - self.held.start
+            found = self._gradients.of_records(self.images[own], self.labels[own], record, seed)
+            return self._preconditioner.forward(found)
+
+        return self.descent.answer(f"step {step}", rows)
+
+
+def gradients_of(settings: RefinedSettings, network: DenoisedSampler) -> Gradients:
+    """The gradients of the denoiser's loss that the settings ask for."""
+    return Gradients(
+        network.denoiser, draws=settings.draws, level_mean=settings.level_mean, level_std=settings.level_std
+    )
+
+
+def send_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None, step: int) -> None:
+    """From rank 0: the weights of a step, and once the preconditioner, which does not change after the first."""
+    ranks.broadcast(do="records", step=step, preconditioner=preconditioner is not None)
+    ranks.broadcast_tensor(torch.cat([value.detach().flatten() for value in network.parameters()]))
+    for value in () if preconditioner is None else preconditioner.state().values():
+        ranks.broadcast_tensor(value)
+
+
+@torch.no_grad()
+def _receive_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None) -> None:
+    parameters: list[Tensor] = list(network.parameters())
+    whole = torch.cat([value.flatten() for value in parameters])
+    parts = ranks.broadcast_tensor(whole).split([value.numel() for value in parameters])
+    for value, part in zip(parameters, parts):
+        value.copy_(part.view_as(value))
+    if preconditioner is not None:
+        preconditioner.load_state({name: ranks.broadcast_tensor(v) for name, v in preconditioner.state().items()})
+
+
+def hold_records(
+    ranks: Ranks, settings: RefinedSettings, network: DenoisedSampler, data: ImageData, mechanism: Mechanism,
+    batches: BatchStreams,
+) -> None:  # fmt: skip
+    """Hold some of the records at a rank other than 0 and follow its commands until the run is over."""
+    device = next(network.parameters()).device
+    records, preconditioner = HeldRecords(data, device, ranks), preconditioner_of(network, device)
+    records.begin(network, preconditioner, gradients_of(settings, network), mechanism)
+    while (command := ranks.receive())["do"] != "end":
+        _receive_weights(ranks, network, preconditioner if command["preconditioner"] else None)
+        records.answer(command["step"], batches)
