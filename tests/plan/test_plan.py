@@ -48,7 +48,7 @@ def test_plan_depends_on_public_facts_only() -> None:
         assert plans[0].facts.classes == 3  # not the one class that occurs
     assert {field.name for field in dataclasses.fields(Facts)} == {
         "data", "records", "persons", "classes", "class_names", "labelled", "image_size", "channels",
-        "reading",
+        "reading", "silos",
     }  # fmt: skip
 
 
