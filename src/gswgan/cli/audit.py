@@ -17,7 +17,7 @@ def audit(
     method: Annotated[str, typer.Option(
         help="gswgan, dp-merf, dp-merf-ae, dp-sgd-gan or g-pate.")] = "gswgan",
     preset: Annotated[str | None, typer.Option(
-        help="Of the method: for gswgan kernel, ensemble, ensemble-alone or paper.")] = None,
+        help="Of the method: for gswgan kernel, refined, ensemble, ensemble-alone or paper.")] = None,
     records: Annotated[int, typer.Option(help="Plan for so many records; they set the number of critics.")] = 60_000,
     claim: Annotated[float | None, typer.Option(
         help="The epsilon to put to the test, at the preset's delta. Default: what the preset itself states.")] = None,

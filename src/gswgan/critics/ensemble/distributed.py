@@ -89,7 +89,10 @@ class Ranks:
         dist.broadcast(size, 0)
         text = torch.empty(int(size), dtype=torch.uint8)
         dist.broadcast(text, 0)
-        return dict(json.loads(text.numpy().tobytes()))
+        command = dict(json.loads(text.numpy().tobytes()))
+        if command["do"] == "end":
+            dist.barrier()  # nobody leaves while another still reads
+        return command
 
     @_checked
     def broadcast_tensor(self, value: Tensor) -> Tensor:
@@ -141,6 +144,7 @@ class Ranks:
         with suppress(RunError):
             if self.rank == 0:
                 self.broadcast(do="end")
+                self.barrier()
         dist.destroy_process_group()
 
 
