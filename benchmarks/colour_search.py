@@ -104,7 +104,7 @@ class Search:
         self.options = options
         began = time.perf_counter()
         if options.inception_weights is not None:
-            inception_module._full_precision = faster
+            inception_module.full_precision = faster
             self.see = load_inception(options.inception_weights, DEVICE)
         else:  # a quick look: the same distance in the features of a classifier
             some = part(self.train, slice(2000))

@@ -81,7 +81,7 @@ def main() -> None:
         return
     device = pick_device(options.device)
     if options.tf32:
-        inception_module._full_precision = faster
+        inception_module.full_precision = faster
     scorers: dict[str, Scorer] = {}
     for (name, cell), plan in plans.items():
         path = options.out / f"{name}-{cell}.json"

@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = pick_device(options.device)
-    inception_module._full_precision = faster
+    inception_module.full_precision = faster
     inception = load_inception(options.inception_weights, device)
     search = Search([Judge(folder, inception, device) for folder in options.runs], options.out)
     way = search.best(Way(evaluations=options.evaluations), options.screen, search.fids(MANY, options.screen))

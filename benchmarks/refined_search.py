@@ -57,7 +57,7 @@ class Judge:
 
     def __init__(self, whole: ImageData, first: int, options: argparse.Namespace) -> None:
         self.test, self.size = part(whole, slice(first, None)), options.images
-        inception_module._full_precision = faster
+        inception_module.full_precision = faster
         self.inception = load_inception(options.inception_weights, DEVICE) if options.inception_weights else None
         if self.inception is not None:
             folder = cache_folder(whole.name, data_checksum(whole), None)

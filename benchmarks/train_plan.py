@@ -85,7 +85,7 @@ def main() -> None:
 
     device = pick_device(options.device)
     if options.tf32:
-        inception_module._full_precision = faster
+        inception_module.full_precision = faster
     scorers: dict[str, Scorer] = {}
     with ThreadPoolExecutor(1) as pool:
         waiting: list[Future[None]] = []

@@ -157,7 +157,7 @@ def test_precision_switches_are_put_back() -> None:
     try:
         for wanted in (True, False):
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = wanted
-            with inception._full_precision():
+            with inception.full_precision():
                 assert not torch.backends.cudnn.allow_tf32
                 assert not torch.backends.cuda.matmul.allow_tf32
             assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted

@@ -174,3 +174,21 @@ def test_pipes_links_and_large_files_are_no_answers(held: Held, tmp_path: Path):
             held.store()
         path.unlink()
     assert (tmp_path / "target").read_bytes() == b"secret"
+
+
+def test_answers_that_cannot_be_removed_are_an_error(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = held.store()
+    store.deadline = math.inf
+    assert store.take(held.honest(GOOD), node=1, down=1, up=1) is None
+
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", fails)
+        with pytest.raises(PermissionError):
+            store.remove()
+    assert store.path_of(GOOD).exists()
+    store.remove()
+    assert not store.place.exists()
+    store.remove()  # nothing is left to remove

@@ -13,7 +13,7 @@ import importlib.util
 import io
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor
 from gswgan.errors import DataError, GswganError, RunError
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception_network import FEATURES, SIDE, InceptionNetwork
+from gswgan.generators.sampling import full_precision
 from gswgan.privacy.storage import read_file
 
 SCRIPT_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
@@ -65,7 +66,7 @@ class Inception:
         if len(images) == 0:
             return torch.zeros(0, FEATURES, device=self.device)
         parts = torch.from_numpy(images).split(_BATCH.get(self.device.type, 32))
-        with _full_precision():
+        with full_precision():  # TF32 moves features by a thousandth
             return torch.cat([self._network(prepare(part.to(self.device))) for part in parts])
 
 
@@ -149,14 +150,3 @@ def read_weights(path: Path | None = None) -> tuple[dict[str, Tensor], str]:
     raise InceptionMissing(
         str(path), f"sha256 {found}", "a file whose checksum is known, since TorchScript can run code", _HOW
     )
-
-
-@contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
-    """No TF32: it moves features by a thousandth."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before

@@ -114,8 +114,12 @@ class Answers:
         return total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
 
     def remove(self) -> None:
-        """Forget the answers: what was released from them is on the disk."""
-        shutil.rmtree(self.place, ignore_errors=True)
+        """Forget the answers: what was released from them is on the disk.
+
+        With a trusted aggregator they are exact sums: where they cannot be removed that is an OSError, not silence.
+        """
+        if self.place.exists():
+            shutil.rmtree(self.place)
 
     def path_of(self, client: str) -> Path:
         """Where the answer of a client is kept."""
