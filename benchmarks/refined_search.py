@@ -12,9 +12,11 @@ may be published, and no figure of it states a guarantee.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -25,11 +27,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gswgan
+import refined_sampling
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.critics.refined.pretraining import Pretraining
 from gswgan.data import ImageData
 from gswgan.evaluation import inception as inception_module
+from gswgan.evaluation.classifiers import accuracy, predictions
 from gswgan.evaluation.frechet import Moments
 from gswgan.evaluation.inception import image_moments, load_inception, reference_moments
 from gswgan.evaluation.references import cache_folder, data_checksum
@@ -45,6 +49,7 @@ from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import make_critic, make_generator, train
 from record import record
+from refined_sampling import Way
 from train_plan import faster, part
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,6 +71,13 @@ class Judge:
         images = torch.from_numpy(self.test.images[:2000]).permute(0, 2, 3, 1).float() / 127.5 - 1
         self.held = images.to(DEVICE), torch.randn(images.shape, generator=rng).to(DEVICE)
         self.labels = torch.from_numpy(np.asarray(self.test.labels)[:2000]).to(DEVICE)
+
+    def cnn(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """Accuracy of the paper's CNN on the images that were held out."""
+        return accuracy(
+            "cnn", images, labels, self.test.images, np.asarray(self.test.labels), classes=self.test.classes,
+            device=DEVICE,
+        )  # fmt: skip
 
     @staticmethod
     def _root(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,11 +123,13 @@ class Judge:
 
     def all(self, sampler: DenoisedSampler, samplers: list[dict[str, Any]]) -> dict[str, Any]:
         losses = self.losses(sampler)
-        result: dict[str, Any] = {"losses": losses, "mean_loss": round(float(np.mean(losses[1:9])), 5), "fid": {}}
+        result: dict[str, Any] = {"losses": losses, "mean_loss": round(float(np.mean(losses[1:9])), 5), "found": {}}
         for changes in samplers:
             images = self.draw(sampler, self.size, **changes)
             name = " ".join(f"{key} {value}" for key, value in changes.items()) or "usual"
-            result["fid"][name] = round(self.distance(images), 3)
+            accuracy = self.cnn(images, np.arange(self.size) % self.test.classes)
+            result["found"][name] = {"cnn": round(accuracy, 4), "fid": round(self.distance(images), 3)}
+            print(name, result["found"][name], flush=True)
         return result
 
 
@@ -123,7 +137,9 @@ class Search:
     """One data set, one kernel stage, any number of jobs."""
 
     def __init__(self, plan: Plan, options: argparse.Namespace) -> None:
-        whole = gswgan.load_data(plan.facts.data, classes=plan.facts.classes)
+        whole = gswgan.load_data(options.data or plan.facts.data, classes=plan.facts.classes)
+        order = np.random.default_rng(0).permutation(whole.n)
+        whole = dataclasses.replace(whole, images=whole.images[order], labels=np.asarray(whole.labels)[order])
         first = options.first or whole.n * 5 // 6
         self.train = part(whole, slice(first))
         plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=self.train.n))
@@ -134,7 +150,7 @@ class Search:
         assert isinstance(generator, RefinedGenerator)
         self.generator, self.kept = generator, dict[str, list[Tensor]]()
         began = time.perf_counter()
-        saved = options.out / f"kernel-{plan.facts.data}.safetensors"
+        saved = options.out / f"kernel-{options.tag}.safetensors"
         if options.start is not None:
             self.load(load_file(options.start))
         else:
@@ -144,8 +160,10 @@ class Search:
             train(plan, critic, generator, after_step=lambda done: done == plan.critic.steps)
             save_file({k: v.cpu().contiguous() for k, v in generator.state().items() if "adam" not in k}, saved)
         self.kept["blank"] = [value.clone() for value in generator.denoised.parameters()]
-        made = generator.samples(self.judge.size)[0].float().mul(255).round().byte().cpu().numpy()
-        self.tell("kernel", {"seconds": time.perf_counter() - began, "fid": self.judge.distance(made)})
+        samples, labels = generator.samples(self.judge.size)
+        made, seconds = samples.float().mul(255).round().byte().cpu().numpy(), time.perf_counter() - began
+        found = {"cnn": self.judge.cnn(made, labels.cpu().numpy()), "fid": self.judge.distance(made)}
+        self.tell("kernel", {"seconds": seconds, **found})
         if self.judge.inception is not None:
             self.kernel = self.judge._root(image_moments(made, self.judge.inception))
 
@@ -155,7 +173,7 @@ class Search:
 
     def tell(self, name: str, result: dict[str, Any]) -> None:
         print(name, json.dumps(result), flush=True)
-        out = self.options.out / f"search-{self.plan.facts.data}-{name}{self.options.tag}.json"
+        out = self.options.out / f"search-{name}{self.options.tag}.json"
         record(out, {"tested_on": "training images that were held out", "fid_images": self.judge.size, **result})
 
     def put(self, network: DenoisedSampler, values: list[Tensor]) -> None:
@@ -194,7 +212,7 @@ class Search:
         network = self.generator.denoised_average
         self.kept[name] = [value.clone() for value in network.parameters()]
         kept = {f"{number}": value.cpu() for number, value in enumerate(self.kept[name])}
-        save_file(kept, self.options.out / f"{name}-{self.plan.facts.data}.safetensors")
+        save_file(kept, self.options.out / f"{name}{self.options.tag}.safetensors")
         result = self.judge.all(network, samplers or [{}])
         if self.judge.inception is not None:
             result["fid_to_kernel"] = self.judge.distance(self.judge.draw(network, self.judge.size), self.kernel)
@@ -224,6 +242,64 @@ class Search:
             found[json.dumps(way)] = round(float((halves[0] @ halves[1]).clamp_min(0).sqrt()), 4)
         self.tell(name, {"signal": found})
 
+    def rehearse(self, law: tuple[float, float]) -> Callable[[int, float], None]:
+        """A step on samples at such noise levels; the averaged weights follow with the next step of DP-SGD."""
+        images, labels = self.generator.samples(2**16)
+        one = Gradients(self.generator.denoised.denoiser, draws=8, level_mean=law[0], level_std=law[1])
+
+        def step_of(step: int, rate: float) -> None:
+            some = torch.randint(len(images), (256,), device=DEVICE)
+            many = images[some].float().mul(255).round().byte()
+            rows = one.of_records(many, labels[some], some, torch.tensor(step).to(DEVICE))
+            keep = torch.ones((), device=DEVICE)
+            self.generator.descend_denoiser(rows.float().mean(dim=0), torch.tensor(rate).to(DEVICE), keep)
+
+        return step_of
+
+    def experts(
+        self, name: str, *, high: str, low: str, switches: list[float], fresh: bool = True, relabel: bool = False
+    ) -> None:
+        """Images from two networks: `high` above a noise level of each of the `switches`, `low` below."""
+        network, other = self.generator.denoised_average, copy.deepcopy(self.generator.denoised_average)
+        self.put(network, self.kept[low])
+        self.put(other, self.kept[high])
+        usual, found = denoised.denoise, {}
+        teacher_on = self.generator.samples(self.judge.size)
+        made = teacher_on[0].float().mul(255).round().byte().cpu().numpy(), teacher_on[1].cpu().numpy()
+        for switch in switches:
+
+            def either(denoiser: Any, images: Tensor, level: float, labels: Tensor, now: float = switch) -> Tensor:
+                return usual(other.denoiser if level > now else denoiser, images, level, labels)
+
+            denoised.denoise = either
+            images, labels = (
+                self.judge.draw(network, self.judge.size),
+                np.arange(self.judge.size) % self.judge.test.classes,
+            )
+            result = {"cnn": self.judge.cnn(images, labels), "fid": self.judge.distance(images)}
+            if relabel:
+                told = predictions("cnn", *made, images, classes=self.judge.test.classes, device=DEVICE)
+                result |= {"agree": float((told == labels).mean()), "relabelled": self.judge.cnn(images, told)}
+                kept = told == labels
+                result |= {"kept": self.judge.cnn(images[kept], labels[kept])}
+            found[str(switch)] = result
+            print(switch, result, flush=True)
+        denoised.denoise = usual
+        self.tell(name, {"high": high, "low": low, "switches": found})
+
+    def ways(self, name: str, *, of: str, ways: list[dict[str, Any]], images: int = 10_000) -> None:
+        """FID of images that one network makes on several ways (benchmarks/refined_sampling.py)."""
+        network, found = self.generator.denoised_average, {}
+        self.put(network, self.kept[of])
+        labels = torch.arange(images, device=DEVICE) % self.judge.test.classes
+        for way in ways:
+            rng = torch.Generator(DEVICE).manual_seed(0)
+            with torch.no_grad(), faster():
+                made = [refined_sampling.draw(network, some, Way(**way), rng).cpu() for some in labels.split(1000)]
+            found[json.dumps(way)] = round(self.judge.distance(torch.cat(made).numpy()), 3)
+            print(way, found[json.dumps(way)], flush=True)
+        self.tell(name, {"of": of, "ways": found})
+
     def gradients(self, way: dict[str, Any]) -> tuple[Gradients, int]:
         """The gradients of records for a way of DP-SGD, and records in a chunk; the preconditioner is made for it."""
         draws, levels = way.get("draws", 8), way.get("levels", [LEVEL_MEAN, LEVEL_STD])
@@ -249,9 +325,14 @@ class Search:
     def refine(
         self, name: str, *, start: str, noise: float, steps: int, batch: int, rate: float = 3e-4,
         constant: float = 0.6, averaging: float = 3.0, way: dict[str, Any] | None = None,
-        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None,
+        also: list[float] | None = None, samplers: list[dict[str, Any]] | None = None, rehearsal: float = 0.0,
+        rehearsed: tuple[float, float] = (1.0, 0.7),
     ) -> None:  # fmt: skip
-        """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set."""
+        """DP-SGD with so much `noise` over the clip norm; `batch` is that of the whole data set.
+
+        `rehearsal`: the rate of a step of Adam on samples of the kernel's generator after each of DP-SGD, at noise
+        levels whose logarithm has the mean and deviation `rehearsed`.
+        """
         way = way or {}
         self.begin(start)
         gradients, chunk = self.gradients(way)
@@ -259,6 +340,7 @@ class Search:
         torch.manual_seed(1)
         self.generator.velocity.zero_(), self.generator.size.zero_()
         averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
+        again = self.rehearse(rehearsed) if rehearsal else None
         for step in range(steps):
             members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
             total = torch.zeros_like(self.generator.velocity)
@@ -270,6 +352,8 @@ class Search:
             now = torch.tensor(rate * min(1.0, (1 - step / steps) / (1 - constant))).to(DEVICE)
             keep = torch.tensor(step / (step + averaging)).to(DEVICE)
             self.generator.descend_scaled(gradient, now, keep, step=step)
+            if again is not None:
+                again(step, rehearsal * float(now) / rate)
             for kept, values in averages.items():
                 with torch.no_grad():
                     torch._foreach_lerp_(values, list(self.generator.denoised.parameters()), kept / (step + kept))
@@ -282,9 +366,10 @@ class Search:
         result = self.judge.all(network, samplers or [{}])
         for kept, values in averages.items():
             self.put(network, values)
-            result["fid"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["fid"]
+            result["found"][f"averaging {kept}"] = self.judge.all(network, (samplers or [{}])[:1])["found"]
         given = {"start": start, "noise": noise, "steps": steps, "batch": batch, "rate": rate, "constant": constant}
         given |= {"averaging": averaging, "way": way, "losses_on_the_way": losses}
+        given |= {"rehearsal": rehearsal, "rehearsed": rehearsed} if rehearsal else {}
         self.tell(name, {"seconds": seconds, **given, **result})
 
 
@@ -292,6 +377,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
     parser.add_argument("jobs", type=Path)
+    parser.add_argument("--data", type=Path, help="where the data is, if it is none of the sets known by name")
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--inception-weights", type=Path)

@@ -17,12 +17,13 @@ from torch import Tensor
 from gswgan.generators.denoiser import PLAIN
 
 
-class Together:
-    """The operations for a batch that is looked at as a whole (`generators.denoiser.Operations`)."""
+class ByRecord:
+    """See `generators.denoiser.Operations`."""
 
     def convolve(self, images: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
-        """As PyTorch has it."""
-        return PLAIN.convolve(images, weight, kernel, stride)
+        """The convolution of all images; the gradient in the weights is [record, out, k k in]."""
+        found: Tensor = _Convolve.apply(images, weight, kernel, stride)
+        return found
 
     def activate(self, images: Tensor, change: Tensor) -> Tensor:
         """On a GPU in one pass, forward and backward."""
@@ -31,18 +32,6 @@ class Together:
         from gswgan.critics.refined import gpu_activation  # needs Triton, which comes with the CUDA builds of torch
 
         return gpu_activation.activate(images, change)
-
-
-TOGETHER = Together()
-
-
-class ByRecord(Together):
-    """See `generators.denoiser.Operations`."""
-
-    def convolve(self, images: Tensor, weight: Tensor, kernel: int, stride: int) -> Tensor:
-        """The convolution of all images; the gradient in the weights is [record, out, k k in]."""
-        found: Tensor = _Convolve.apply(images, weight, kernel, stride)
-        return found
 
 
 class _Convolve(torch.autograd.Function):
