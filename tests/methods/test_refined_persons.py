@@ -12,15 +12,16 @@ import pytest
 import torch
 
 import gswgan
-from conftest import MNIST, tiny_images, write_persons
+from conftest import MNIST, tiny_images, tiny_plan, write_persons
 from contracts.test_wiring import check
 from gswgan.api import plan_text
+from gswgan.api.training import check_fits
 from gswgan.audit.mechanism import tie_to_real_runs
 from gswgan.audit.refined import observe_refined
 from gswgan.critics.refined.persons import OwnRecords
 from gswgan.critics.refined.records import HeldRecords
 from gswgan.data import ImageData
-from gswgan.errors import AuditError, PlanError, PrivacyError
+from gswgan.errors import AuditError, DataError, PlanError, PrivacyError
 from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -152,6 +153,9 @@ def test_somebody_without_records_adds_nothing_and_nothing_raises(tmp_path: Path
         left_out=int((~kept).sum()),
     )
     plan = plan_for(data)
+    check_fits(plan, less)
+    with pytest.raises(DataError, match="needs no partition"):
+        check_fits(tiny_plan(data, preset="ensemble-alone", critics=6, steps=4), less)
     rows: dict[str, list[np.ndarray]] = {}
     original = HeldRecords.begin
 
