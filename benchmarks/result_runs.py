@@ -124,7 +124,7 @@ def by_person() -> str:
     for one in sorted(
         trainings(persons=True), key=lambda one: (one["plan"]["facts"]["data"] != "mnist-writers", name(one))
     ):
-        plan, told = one["plan"], one["observers"]
+        plan, told = one["plan"], one.get("observers", {"guarantees": [one["privacy"]]})
         stated = {cost["neighbours"]: cost for cost in told["guarantees"] if cost["observer"] == "public"}
         true = "; ".join(f"{figure(cost['epsilon'])} {RELATIONS[how]}" for how, cost in stated.items())
         if claimed := plan["claimed"]:

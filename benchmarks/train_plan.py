@@ -198,7 +198,7 @@ class Scorer:
             }
             result["median_step_seconds"] = steps[len(steps) // 2] if steps else None
             result |= {"privacy": None if plan.void else model.privacy.to_json(), "plan": plan.to_json()}
-            if plan.facts.persons is not None:
+            if is_of_clients(plan):
                 result |= {"clients": IN_ONE_BATCH, "observers": promised(plan, path)}
             line = f"{name}: {seconds:.1f} s, {1e3 * (result['median_step_seconds'] or 0):.2f} ms a step"
             if self.options.only == "time":
@@ -234,6 +234,13 @@ def here(plan: Plan, context: RunContext) -> Critic:
     """The clients' critics, where the plan has each answer for itself: one is drawn and adds its own noise."""
     assert plan.sums.sampling == "one", "with noise of everybody's own this would be another run"
     return plan.critic.make(plan, context)
+
+
+def is_of_clients(plan: Plan) -> bool:
+    """Whether each person is a client; a plan by person at one site has the promises of any training."""
+    privacy = plan.privacy
+    zeroed_or_local = privacy is None or privacy.neighbours == "zeroed" or privacy.observer == "server"
+    return plan.facts.persons is not None and zeroed_or_local
 
 
 def promised(plan: Plan, path: Path) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def _with(name: str, data: Callable[[], ImageData], **changes: Any) -> Case:
 
 SOME, LARGE, CRITICS = (lambda: images(290)), (lambda: images(50, 28)), {"critics": 29, "steps": 4}
 PLACED = {
+    "refined by person": _with("refined by person", by_person),
     "ensemble": _with("ensemble", SOME, options={**CRITICS, "preset": "ensemble"}),
     "ensemble-alone": _with("ensemble-alone", SOME, options={**CRITICS, "preset": "ensemble-alone"}),
     "paper": _with("paper", SOME, options={**CRITICS, "preset": "paper"}),
@@ -84,7 +85,7 @@ Rows = dict[str, dict[int, Tensor]]
 def released_by_name(name: str, slots: int, width: int, counts: bool) -> Answer:
     """Something that depends on nothing but the name."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    sums = np.random.default_rng(seed).normal(size=(slots, width))
+    sums = np.random.default_rng(seed).normal(size=(slots, width)) + 1000.0 * (name == "embedding")  # with counts
     return Answer(sums=sums, counts=np.full(slots, 1000.0) if counts else None)
 
 
@@ -96,7 +97,7 @@ def rows_of(plan: Plan, data: ImageData, root: Path, device: str, members: Calla
         if len(found) == RELEASES:
             raise Enough
         rows = torch.cat([rows.reshape(len(rows), -1).cpu() for rows, _ in blocks])
-        everybody = np.arange(data.n) if isinstance(self.event, Gaussian) else taking_part[-1]
+        everybody = np.arange(data.number_of_persons or data.n) if isinstance(self.event, Gaussian) else taking_part[-1]
         assert len(rows) == len(everybody)
         found[name] = dict(zip(everybody.tolist(), rows.clone()))
         return released_by_name(name, slots, width, self.contribution.counts)

@@ -96,10 +96,10 @@ def _small_started(plan: Plan) -> Plan:
     return dataclasses.replace(plan, critic=critic, training=training)
 
 
-def _small_refined(plan: Plan) -> Plan:
+def _small_refined(plan: Plan, features: int = 64) -> Plan:
     critic = dataclasses.replace(
         plan.critic, steps=2, pretraining=2, pretraining_batch=16, samples=32, draws=1,
-        kernel=dataclasses.replace(plan.critic.kernel, features=64),
+        kernel=dataclasses.replace(plan.critic.kernel, features=features),
         start=dataclasses.replace(plan.critic.start, width=4),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=4 + plan.privacy.releases)
@@ -116,6 +116,10 @@ DIVIDED = {"critics": 60, "steps": 16}
 CASES = {
     "kernel": Case(data=digits, small=_small(features=512), options={"steps": 2}, releases=1),
     "refined": Case(data=digits, small=_small_refined, options={"preset": "refined", "steps": 11}, noise=2.0),
+    "refined by person": Case(
+        data=by_person, small=lambda plan: _small_refined(plan, 512), releases=30, noise=0.3,
+        options={"preset": "refined", "steps": 29},
+    ),
     "ensemble": Case(data=digits, small=_small_started, options={**DIVIDED, "preset": "ensemble"}),
     "ensemble-alone": Case(
         data=digits, small=lambda plan: _by_coins(_small(**CRITICS)(plan)), releases=16,

@@ -67,9 +67,9 @@ def started_plan(data: ImageData) -> Plan:
     return dataclasses.replace(plan, critic=critic, generator=generator, training=training, curve=())
 
 
-def refined_plan(data: ImageData) -> Plan:
+def refined_plan(data: ImageData, epsilon: float = 10.0) -> Plan:
     """A few steps of each stage."""
-    plan = make_plan(Facts.of(data), preset="refined", steps=30, **KEY)
+    plan = make_plan(Facts.of(data), preset="refined", steps=30, epsilon=epsilon, **KEY)
     kernel = dataclasses.replace(plan.critic.kernel, features=64)
     start = GeneratorSettings(architecture="mlp", width=16)
     critic = dataclasses.replace(
@@ -90,6 +90,7 @@ def g_pate_plan(data: ImageData) -> Plan:
 CASES: dict[str, tuple[ImageData, Callable[[ImageData], Plan]]] = {
     "kernel": (SMALL, lambda data: tiny_plan(data, **KEY)),
     "refined": (SMALL, refined_plan),
+    "refined by person": (by_client(SMALL), lambda data: refined_plan(data, 1000.0)),  # so few that 10 would be noise
     "ensemble": (SMALL, started_plan),
     "ensemble-alone": (SMALL, lambda data: tiny_plan(data, preset="ensemble-alone", steps=60, **KEY)),
     "paper": (SMALL, lambda data: tiny_plan(data, preset="paper", steps=60, **KEY)),

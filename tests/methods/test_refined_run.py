@@ -80,12 +80,6 @@ def test_nothing_more_is_paid_before_dp_sgd_begins() -> None:
     assert plan.total(8) == Composed(events=(plan.critic.event(True), plan.privacy.total(1)))
 
 
-@pytest.mark.parametrize("change", [{"persons": 539}], ids=str)
-def test_persons_are_refused(change: dict) -> None:
-    with pytest.raises(PlanError, match="one record at a time"):
-        make_plan(dataclasses.replace(MNIST, **change), preset="refined")
-
-
 def test_a_number_of_critics_is_refused() -> None:
     with pytest.raises(PlanError, match="no number of critics with preset refined"):
         make_plan(MNIST, preset="refined", critics=10)

@@ -137,7 +137,8 @@ def _noise(plan: Plan, facts: Facts, privacy: PrivacySettings) -> str:
         noise = score_noise(facts, privacy.noise_std)
         return f"noise {noise:.2g} on a class's score, whose range is 1"
     if privacy.critics is None:
-        noise = privacy.noise_std / (privacy.clip_norm * privacy.rate * facts.records)
-        return f"noise {noise:.2g} on each weight's mean gradient, of which a record has norm 1"
+        units = facts.records if facts.persons is None else facts.persons
+        noise = privacy.noise_std / (privacy.clip_norm * privacy.rate * units)
+        return f"noise {noise:.2g} on each weight's mean gradient, of which a {privacy.unit} has norm 1"
     norm = ensemble_noise(facts, privacy) / math.sqrt(privacy.releases)
     return f"{privacy.critics} critics, noise of norm {norm:.2g} on a fake's gradient (at most 1), mean over the run"

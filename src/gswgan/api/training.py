@@ -173,7 +173,9 @@ def check_fits(plan: Plan, data: ImageData | ImageStream) -> None:
             if name == "reading":
                 found, planned = found.text or "nothing stated", planned.text or "nothing stated"
             raise PlanError(f"data: {name}", found, f"{planned}, as planned", "Pass the data that the plan is for.")
-    if data.persons is not None and find_method(plan.method).takes_critics and not plan.critic.can_stream:
+    divided = find_method(plan.method).takes_critics and not plan.critic.can_stream
+    divided &= plan.privacy is None or plan.privacy.critics is not None  # votes, or an ensemble
+    if data.persons is not None and divided:
         check_everybody(data.persons, data.number_of_persons)
     if isinstance(data, ImageData) and not plan.critic.can_stream:
         check_own_names(data.repeated_names)

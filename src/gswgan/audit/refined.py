@@ -3,7 +3,7 @@
 The changed record's gradient is v or -v, far beyond the clip; that of all others is 0, or as long and at a right angle
 to it, both as the mechanism gets them, so that a clip that does not act on each record alone shows. Coins,
 preconditioner, chunks, clip, sum, ledger and noise are those of a training; the kernel's release before it is looked at
-as with the ensemble's start.
+as with the ensemble's start. With a plan by person the changed person has several records, all white or all black.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from gswgan.generators.refined import RefinedGenerator
 from gswgan.plan.plan import Plan
 from gswgan.run.loop import make_generator
 
-RECORDS, BATCH, SIDE = 20, 6, 8
-"""Of the tiny runs: records, how many of them take part in a step on average, and the side of the images."""
+UNITS, BATCH, SIDE, EACH = 20, 6, 8, 3
+"""Of the tiny runs: records (or persons), how many of them take part in a step on average, the side of the images, and
+the records of each person."""
 
 
 class PlantedGradients:
     """In place of the gradients of the denoiser's loss."""
 
     def __init__(self, denoiser: Denoiser, preconditioner: Preconditioner) -> None:
-        self.denoiser, self._preconditioner = denoiser, preconditioner
+        self.denoiser, self._preconditioner, self.draws = denoiser, preconditioner, 1
         self.direction = alternating(sum(value.numel() for value in denoiser.parameters()))
 
     def directions(self) -> tuple[Tensor, Tensor]:
@@ -68,9 +69,11 @@ class PlantedGradients:
 
 
 def small_plan(plan: Plan, *, steps: int, seed: int) -> Plan:
-    """The plan with RECORDS made records, tiny networks, so many steps of DP-SGD and little noise."""
-    facts = made_facts(RECORDS, classes=2, side=SIDE)
-    privacy = replace(plan.sums, releases=steps, rate=BATCH / RECORDS, noise_std=plan.sums.clip_norm / SIGNAL_TO_NOISE)
+    """The plan with UNITS made records or persons, tiny networks, so many steps of DP-SGD and little noise."""
+    facts = made_facts(UNITS, classes=2, side=SIDE)
+    if plan.facts.persons is not None:
+        facts = made_facts(UNITS * EACH, classes=2, side=SIDE, persons=UNITS)
+    privacy = replace(plan.sums, releases=steps, rate=BATCH / UNITS, noise_std=plan.sums.clip_norm / SIGNAL_TO_NOISE)
     critic: Any = plan.critic
     critic = replace(
         critic, steps=1, pretraining=1, pretraining_batch=16, samples=16, draws=1,
@@ -112,7 +115,8 @@ def observe_steps(plan: Plan, world: int, steps: int) -> ReleaseStatistics:
 
 
 def observe_refined(plan: Plan, *, steps: int, seed: int = 0) -> list[Observed]:
-    """Real steps of DP-SGD in both worlds, and the noise of the kernel's release."""
+    """Real steps of DP-SGD in both worlds, and the noise of the kernel's release where that is by record."""
     tiny = {world: small_plan(plan, steps=steps, seed=seed_of(seed, "refined", world)) for world in (1, 2)}
     first, second = (observe_steps(tiny[world], world, steps) for world in (1, 2))
-    return [*observed("steps of DP-SGD", first, second), observe_start(tiny[1])]
+    start = [] if plan.facts.persons is not None else [observe_start(tiny[1])]
+    return [*observed("steps of DP-SGD", first, second), *start]

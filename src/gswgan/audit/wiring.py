@@ -83,7 +83,7 @@ def restated(plan: Plan, *, seed: int, **changes: Any) -> Plan:
     parts = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Draft)}
     total = Draft(**(parts | changes)).total()
     assert total is not None
-    cost = guarantee(total, delta=plan.guarantee.delta)
+    cost = guarantee(total, delta=plan.guarantee.delta, unit=plan.guarantee.unit)
     return dataclasses.replace(
         plan, **changes, guarantee=cost, curve=(), claimed=None, lower_bound=None, seed=seed, insecure_reproducible=True
     )
@@ -94,23 +94,25 @@ def seed_of(*name: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(name).encode(), digest_size=8).digest(), "little") >> 1
 
 
-def made_facts(records: int, classes: int = 1, side: int = SIDE) -> Facts:
-    """Facts of made grey images."""
+def made_facts(records: int, classes: int = 1, side: int = SIDE, persons: int | None = None) -> Facts:
+    """Facts of made grey images; the persons, if there are any, have equally many each."""
     names = tuple(map(str, range(classes))) if classes > 1 else ("all",)
     return Facts(
-        data="audit", records=records, persons=None, classes=classes, class_names=names, labelled=classes > 1,
+        data="audit", records=records, persons=persons, classes=classes, class_names=names, labelled=classes > 1,
         image_size=side, channels=1,
     )  # fmt: skip
 
 
 def made_data(facts: Facts, world: int, *, others: int = GREY) -> ImageData:
-    """Uniform images; record 0 is the changed one: white in the first world, black in the second."""
+    """Uniform images; record (or person) 0 is the changed one: white in the first world, black in the second."""
     images = np.full((facts.records, 1, facts.image_size, facts.image_size), others, dtype=np.uint8)
-    images[0] = 255 if world == 1 else 0
+    whose = np.arange(facts.records) % (facts.persons or facts.records)
+    images[whose == 0] = 255 if world == 1 else 0
     labels = np.zeros(facts.records, np.int64) if facts.labelled else None
     return ImageData(
-        name=facts.data, images=images, labels=labels, classes=facts.classes, class_names=facts.class_names
-    )
+        name=facts.data, images=images, labels=labels, classes=facts.classes, class_names=facts.class_names,
+        persons=whose if facts.persons else None, person_ids=tuple(map(str, range(facts.persons or 0))),
+    )  # fmt: skip
 
 
 def sign_of_record(images: torch.Tensor) -> torch.Tensor:

@@ -39,9 +39,9 @@ def ranks_of(plan: Plan, where: dict[str, Any] | None) -> Ranks | None:
             "ranks", ranks.world, "one process: only an ensemble of critics, or the records of refined, can be spread",
             "Leave torchrun out, or use --preset ensemble or refined.",
         )  # fmt: skip
-    most = plan.sums.critics or plan.facts.records
+    most = plan.sums.critics or plan.facts.persons or plan.facts.records
     if ranks is not None and most < ranks.world:
-        raise PlanError("ranks", ranks.world, f"at most {most}, the critics or records", "Start fewer.")
+        raise PlanError("ranks", ranks.world, f"at most {most}, the critics, records or persons", "Start fewer.")
     return ranks
 
 

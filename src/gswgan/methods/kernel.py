@@ -122,10 +122,15 @@ def _enough(facts: Facts, privacy: PrivacySettings) -> int:
     return max(2, math.ceil(RARE * noise / share))
 
 
+def person_clip(facts: Facts) -> float | None:
+    """What the class sums of a person are clipped to; None where records are protected."""
+    return None if facts.persons is None else PERSON_NORM * facts.classes**-0.5
+
+
 def kernel_privacy(request: PlanRequest, noise: float) -> PrivacySettings:
     """One release of everybody's features: with counts by record, or by person, clipped."""
     by_person, clients = request.facts.persons is not None, request.federation
-    clip = PERSON_NORM * request.facts.classes**-0.5 if by_person else 1.0
+    clip = person_clip(request.facts) or 1.0
     return PrivacySettings(
         delta=request.delta,
         noise_std=noise * clip,

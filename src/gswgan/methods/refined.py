@@ -19,7 +19,7 @@ from gswgan.generators.denoised import DenoisedSampler, latent_size
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.methods.ensemble import partial_sum, sum_mechanism
-from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
+from gswgan.methods.kernel import announce_release, check_sums, kernel_critic, person_clip
 from gswgan.methods.kernel_then_ensemble import started_total
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, kernel_defaults
@@ -69,7 +69,8 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def released_embedding(self, draft: Draft) -> PlannedEmbedding:
         """The kernel's release, before the first step."""
-        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std)
+        clip = self.contribution(draft.facts.labelled).clip_norm
+        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std, clip_norm=clip)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
@@ -78,26 +79,29 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def describe(self, draft: Draft) -> str:
         """The stages on one line."""
-        records = round(draft.sums.rate * draft.facts.records)
+        units, by_person = _units(draft.facts), draft.facts.persons is not None
+        what, whose = ("persons", "spread over the records of each") if by_person else ("records", "for each")
         public = "" if draft.public is None else f"{self.public_steps:,} steps on public images, "
         both = " and public images" if self.public_share else ""
         return (
             f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
             f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {public}"
-            f"{self.pretraining:,} steps on samples{both}, {draft.sums.releases:,} steps of DP-SGD on {records:,} "
-            f"records on average, {self.draws} noise draws for each, gradients clipped to {draft.sums.clip_norm:g}"
+            f"{self.pretraining:,} steps on samples{both}, {draft.sums.releases:,} steps of DP-SGD on "
+            f"{round(draft.sums.rate * units):,} {what} on average, {self.draws} noise draws {whose}, "
+            f"gradients clipped to {draft.sums.clip_norm:g}"
         )
 
     def check(self, plan: Plan) -> None:
-        """What is accounted for is what happens: each record by its own coin, one release in each step of DP-SGD."""
+        """What is accounted for: each record (or person) by its own coin, one release in each step of DP-SGD."""
         privacy = check_sums(plan)
-        _check_records(plan.facts)
+        if (self.person_clip is None) != (plan.facts.persons is None):
+            raise PlanError("person_clip", self.person_clip, "a norm exactly where the data has persons")
         steps = self.steps + self.public_steps + self.pretraining + privacy.releases
         if plan.training.steps != steps:
             raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
         found = (privacy.sampling, privacy.rows, privacy.counts, privacy.critics)
         if found != ("poisson", 1, False, None):
-            raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
+            raise PlanError("privacy", found, "records (or persons) drawn by coins, each with one clipped gradient")
         if (self.public_steps > 0) != (plan.public is not None) or (self.public_share > 0 and plan.public is None):
             raise PlanError("public_steps", self.public_steps, "some exactly where public images are stated")
         if plan.generator.architecture != "denoiser":
@@ -134,7 +138,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 class Sizes:
     """What does not follow from the noise."""
 
-    batch: int  # records in a step of DP-SGD, on average
+    batch: int  # records (or persons) in a step of DP-SGD, on average
     releases: int
     draws: int
     width: int
@@ -147,13 +151,14 @@ class Sizes:
 
 
 def sizes(facts: Facts, device: str) -> Sizes:
-    """By the number of records, the size of the images and the device."""
+    """By the number of records (or persons), the size of the images and the device."""
+    units = _units(facts)
     if facts.image_size <= TINY:
         return Sizes(
-            batch=max(1, min(256, facts.records // 5)), releases=100, draws=4, width=8, samples=2**14,
+            batch=max(1, min(256, units // 5)), releases=100, draws=4, width=8, samples=2**14,
             public_steps=600, pretraining=600, pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
         )  # fmt: skip
-    batch = max(1, min(2048, facts.records // 10))
+    batch = max(1, min(2048, units // 10))
     if device.startswith("cuda"):
         return Sizes(
             batch=batch, releases=450, draws=8, width=32, samples=2**18, public_steps=16_000, pretraining=6000,
@@ -167,9 +172,8 @@ def sizes(facts: Facts, device: str) -> Sizes:
 
 def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[PrivacySettings, float]:
     """The noisy sums of DP-SGD, and the noise of the kernel's release that is in proportion."""
-    _check_records(request.facts)
-    releases = chosen.releases if request.steps is None else request.steps
-    rate = chosen.batch / request.facts.records
+    facts, releases = request.facts, chosen.releases if request.steps is None else request.steps
+    rate = chosen.batch / _units(facts)
     privacy = PrivacySettings(
         delta=request.delta,
         noise_std=noise * CLIP,
@@ -178,15 +182,18 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
         sampling="poisson",
         rate=rate,
         neighbours=request.neighbours,
+        unit="record" if facts.persons is None else "person",
     )
     odds = SHARE / (1 - SHARE)
-    return privacy, noise / (rate * math.sqrt(releases * odds))
+    return privacy, noise * (person_clip(facts) or 1.0) / (rate * math.sqrt(releases * odds))
 
 
 def events(request: PlanRequest, noise: float) -> Event:
     """The kernel's release and those of DP-SGD."""
-    privacy, noise_std = _privacy(request, sizes(request.facts, request.device), noise)
-    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity(request.neighbours)
+    facts, clip = request.facts, person_clip(request.facts)
+    privacy, noise_std = _privacy(request, sizes(facts, request.device), noise)
+    each = Contribution(clip_norm=1.0, counts=facts.labelled) if clip is None else Contribution(clip_norm=clip)
+    bound = each.sensitivity(request.neighbours)
     start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=request.neighbours)
     return started_total(start, privacy, privacy.releases)
 
@@ -213,6 +220,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         level_std=LEVEL_STD,
         scaling=SCALING,
         averaging=chosen.averaging,
+        person_clip=person_clip(facts),
     )
     steps = critic.steps + critic.public_steps + critic.pretraining + privacy.releases
     return Draft(
@@ -228,8 +236,6 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     )
 
 
-def _check_records(facts: Facts) -> None:
-    if facts.persons is not None:
-        raise PlanError(
-            "persons", facts.persons, "none: this preset protects one record at a time", "Leave --preset out."
-        )
+def _units(facts: Facts) -> int:
+    """Those who take part in DP-SGD by coins."""
+    return facts.records if facts.persons is None else facts.persons

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.embedding import Embedding, count_weight
 from gswgan.federated.silo_statement import noise_of_sum
-from gswgan.federated.trust import weight_of_counts
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
 
@@ -62,7 +61,10 @@ def expected_embedding(plan: Plan, answers: int | None = None) -> ExpectedEmbedd
     draws = persons or 1 if by_clients else 1  # each client added noise of its own
     if facts.silos is not None:
         noise, draws = noise_of_sum(plan, answers), len(facts.silos.sites) if by_clients else 1
-    weight = weight_of_counts(plan) if persons is not None else clip if facts.labelled else 0.0
+    if persons is not None:
+        weight = count_weight(persons, facts.classes, released.noise_std / clip)
+    else:
+        weight = clip if facts.labelled else 0.0
     return ExpectedEmbedding(
         classes=facts.classes, features=released.features, step=clip * 2.0**-GRID_BITS, weight=weight,
         noise=(noise, noise / weight if weight else 0.0),

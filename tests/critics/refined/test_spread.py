@@ -13,7 +13,7 @@ import torch.distributed as dist
 from record_rank import LIMIT, hold_some
 from works import small_refined
 
-from conftest import tiny_images
+from conftest import tiny_images, write_persons
 from gswgan.api.inputs import source_of
 from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.refined.records import HeldRecords
@@ -40,8 +40,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def place_by_person(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same by person: of 24, each of whom has four records that do not lie next to each other."""
+    place, data = tmp_path_factory.mktemp("spread by person"), tiny_images()
+    np.savez(place / "data.npz", images=data.images[:, 0], labels=data.labels)
+    write_persons(place / "persons.csv", [f"person-{record % 24:02}" for record in range(96)])
+    assert run(made(place / "alone", place), loaded(place), device=CPU)
+    return place
+
+
 def where(place: Path) -> dict[str, object]:
-    return source_of(place / "data.npz", classes=3)
+    table = place / "persons.csv"
+    return source_of(place / "data.npz", classes=3, group_by=table if table.exists() else None)
 
 
 def loaded(place: Path):
@@ -49,7 +60,9 @@ def loaded(place: Path):
 
 
 def made(root: Path, place: Path) -> RunFolder:
-    plan = make_plan(Facts.of(loaded(place)), preset="refined", steps=STEPS, insecure_reproducible=True)
+    facts = Facts.of(loaded(place))
+    epsilon = 10 if facts.persons is None else 1000  # of so few persons nothing would be seen
+    plan = make_plan(facts, preset="refined", steps=STEPS, epsilon=epsilon, insecure_reproducible=True)
     return RunFolder.create(root, small_refined(plan, steps=2))
 
 
@@ -73,14 +86,18 @@ def others(place: Path, folder: Path, world: int) -> Iterator[tuple[Ranks, list[
             process.wait()
 
 
-def test_two_ranks_release_what_one_does(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", ["place", "place_by_person"])
+def test_two_ranks_release_what_one_does(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here: list[int] = []
+    place = request.getfixturevalue(which)
     own = HeldRecords.answer
 
     def answer(self, *given):
         found = own(self, *given)
         here.append(self.descent.participants)
-        assert len(self.images) == 48  # half of the records
+        assert len(self.images) == 48 + (which == "place_by_person")  # half of the records (and a black image)
         return found
 
     monkeypatch.setattr(HeldRecords, "answer", answer)
@@ -90,7 +107,8 @@ def test_two_ranks_release_what_one_does(place: Path, tmp_path: Path, monkeypatc
     assert [process.wait().returncode for process in processes] == [0]
     assert published(folder) == published(RunFolder(place / "alone"))
     assert len(here) == STEPS
-    assert 0 < sum(here) < 96 * STEPS * folder.plan().sums.rate  # some of the participants were at the other rank
+    units = folder.plan().facts.persons or 96
+    assert 0 < sum(here) < units * STEPS * folder.plan().sums.rate  # some of the participants were at the other rank
 
 
 def test_a_lost_rank_is_noticed_and_one_process_goes_on_to_the_same_bytes(

@@ -4,7 +4,8 @@
 2. A denoiser is pre-trained, on public images where there are some and then on samples of that generator:
    post-processing, as many steps as one likes (`pretraining.py`).
 3. The denoiser learns from the records with DP-SGD: each record takes part by its own secret coin, the gradient of its
-   loss, averaged over several noise draws *before* the clip, is clipped, summed and released with noise.
+   loss, averaged over several noise draws *before* the clip, is clipped, summed and released with noise. Where persons
+   are protected, each person does, with a gradient that is a mean over draws of the person's own records.
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ class Refined(Critic):
         """The kernel's release; the records, or those that this rank holds, go to the device."""
         if data is None:
             raise PrivacyError("data", None, "data in memory: DP-SGD looks at records again and again")
-        if data.persons is not None:
-            raise PrivacyError("persons", data.number_of_persons, "none: this preset protects one record at a time")
+        if (data.persons is None) != (self.settings.person_clip is None):
+            found, expected = ("nobody", "by person") if data.persons is None else ("by person", "by record")
+            raise PrivacyError("persons", found, f"data {expected}, as was planned")
         self.kernel.prepare(data, resumed=resumed)
         self.records = HeldRecords(data, self.device, self._ranks)
 

@@ -15,6 +15,7 @@ LEVEL_MEAN, LEVEL_STD = -0.8, 1.2
 """Of ln(noise level): a normal law."""
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_CHOICE = 0x2545F4914F6CDD1D  # tells the bits that choose records from those of the noise
 _FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
@@ -42,6 +43,11 @@ def normal_noise(seed: Tensor, records: Tensor, count: int) -> Tensor:
     """[n, count] standard normal numbers (Box and Muller)."""
     size, turn = _halves(_bits(seed, records, count))
     return (-2 * size.log()).sqrt() * (2 * math.pi * turn).cos()
+
+
+def places(seed: Tensor, units: Tensor, below: Tensor) -> Tensor:
+    """[n] whole numbers from 0 to `below` [n], which is not among them: one for each of the units [n]."""
+    return ((_bits(seed ^ _CHOICE, units, 1)[:, 0] >> 32) & (2**32 - 1)) % below
 
 
 def noise_levels(

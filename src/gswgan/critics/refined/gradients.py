@@ -35,7 +35,7 @@ class Gradients:
         """[n, P]: the gradient of each record's loss, a mean over its draws; not clipped.
 
         `images` are uint8 [n, c, side, side], `records` the numbers [n] that the noise belongs to, `seed` is that of
-        the step.
+        the step. A person is like a record with an image and a label for each draw: [n x draws], one after the other.
         """
         found = self._of_records(images, labels, records, seed)
         assert found is not None
@@ -59,10 +59,9 @@ class Gradients:
         pixels = images[0].numel()
         noise = normal_noise(seed, records, self.draws * pixels)
         levels = noise_levels(seed, records, self.draws, mean=self.level_mean, std=self.level_std)
-        many = centred(images.float() / 255).repeat_interleave(self.draws, dim=0)
-        return self._rows(
-            many, noise.view(many.shape), levels.flatten(), labels.repeat_interleave(self.draws), len(images)
-        )
+        each = self.draws * len(records) // len(images)  # draws of an image
+        many = centred(images.float() / 255).repeat_interleave(each, dim=0)
+        return self._rows(many, noise.view(many.shape), levels.flatten(), labels.repeat_interleave(each), len(records))
 
     def _rows(self, images: Tensor, noise: Tensor, levels: Tensor, labels: Tensor, groups: int) -> Tensor:
         """[groups, P]: the gradient of each group's mean loss; the images of a group follow each other."""

@@ -1,5 +1,7 @@
 """The records that a process holds, and noisy sums of their gradients; with `torchrun` each rank holds some of them.
 
+Where persons are protected, a person takes part, and a row is that of the person's own records (`persons.py`).
+
 Rank 0 has the run folder, the ledger and the generator, trains with the kernel critic and pre-trains. In a step of
 DP-SGD it sends the denoiser's weights (public: all that they are made of was released) and who takes part to all ranks.
 Each of them clips and sums the gradients of its own records on the mechanism's grid, in integers; the sums are added
@@ -17,6 +19,7 @@ from gswgan.critics.dp_sgd import RecordGradients
 from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.ensemble.ensemble import Mechanism
 from gswgan.critics.refined.gradients import Gradients
+from gswgan.critics.refined.persons import OwnRecords
 from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.generators.denoised import DenoisedSampler
@@ -32,12 +35,16 @@ class HeldRecords:
 
     def __init__(self, data: ImageData, device: torch.device, ranks: Ranks | None = None) -> None:
         """The records go to the device."""
-        self.total = data.n
-        self.held = range(data.n) if ranks is None else ranks.held(data.n)
-        own = slice(self.held.start, self.held.stop)
+        self.total = data.n if data.persons is None else data.number_of_persons  # of those who take part by coins
+        self.held = range(self.total) if ranks is None else ranks.held(self.total)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
         labels = labels.clip(0, data.classes - 1)  # total: no label raises, and it concerns its own record alone
-        self.images, self.labels = (torch.from_numpy(part[own]).to(device) for part in (data.images, labels))
+        self._own = None if data.persons is None else OwnRecords(data, self.held, device)
+        own = slice(self.held.start, self.held.stop) if self._own is None else self._own.order
+        held = [part[own] for part in (data.images, labels)]
+        if self._own is not None:  # for whoever has no record: a black image, whose row is left out
+            held = [np.concatenate([part, np.zeros_like(part, shape=(1, *part.shape[1:]))]) for part in held]
+        self.images, self.labels = (torch.from_numpy(part).to(device) for part in held)
         self.device = device
 
     def begin(
@@ -53,10 +60,13 @@ class HeldRecords:
         seed = torch.tensor(int(batches.generator("draws", step).integers(2**62))).to(self.device)
 
         def rows(members: np.ndarray) -> Tensor:
-            record = torch.from_numpy(members).to(self.device)
-            own = record - self.held.start
-            found = self._gradients.of_records(self.images[own], self.labels[own], record, seed)
-            return self._preconditioner.forward(found)
+            unit = torch.from_numpy(members).to(self.device)
+            held = unit - self.held.start
+            own = held if self._own is None else self._own.of_draws(held, unit, seed, self._gradients.draws).flatten()
+            found = self._preconditioner.forward(
+                self._gradients.of_records(self.images[own], self.labels[own], unit, seed)
+            )
+            return found if self._own is None else torch.where(self._own.count[held, None] > 0, found, 0.0)
 
         return self.descent.answer(f"step {step}", rows)
 
