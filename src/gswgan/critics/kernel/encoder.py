@@ -36,7 +36,10 @@ CODE = 128
 """Numbers that two views are compared by."""
 
 TEMPERATURE = 0.2
-LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 2e-3, 1e-4, 100
+LEARNING_RATE, WEIGHT_DECAY = 2e-3, 1e-4
+
+WARM_UP = 0.05
+"""The part of the steps in which the learning rate rises; then it falls to 0 along a cosine."""
 
 LEAST_AREA = 0.25
 """Of an image that a view shows."""
@@ -157,7 +160,7 @@ class EncoderTraining:
         count, steps = self._settings.encoder_batch, self._settings.encoder_steps
         some = rng.permutation(len(self._images))[:count] if count < len(self._images) else np.arange(len(self._images))
         draws = rng.random((2 * len(some), DRAWS), dtype=np.float32)
-        rate = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP) * (1 + math.cos(math.pi * step / steps)) / 2
+        rate = LEARNING_RATE * min(1.0, (step + 1) / (WARM_UP * steps)) * (1 + math.cos(math.pi * step / steps)) / 2
         found = torch.from_numpy(some), torch.from_numpy(draws), torch.tensor(rate)
         device = self._training.device
         return found[0].to(device), found[1].to(device), found[2].to(device)
@@ -186,6 +189,7 @@ class EncoderTraining:
             for name, value in self._weights.items():
                 value.copy_(tensors[name])
         load_optimizer(self._adam, tensors, "adam.")
+        self._adam.param_groups[0]["lr"] = self._rate  # loading made a copy
 
 
 def contrast(codes: Tensor) -> Tensor:
