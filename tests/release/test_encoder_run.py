@@ -66,7 +66,9 @@ def exact_sums(plan: Plan, encoder: bytes, data: ImageData) -> np.ndarray:
 def test_features_can_be_recomputed_from_the_release(finished: RunFolder, tmp_path: Path) -> None:
     """The released sums differ from those of anybody who has release and data by the noise; with other weights more."""
     pack(finished.root, tmp_path / "packed")
-    assert not verify(tmp_path / "packed").findings
+    verdict = verify(tmp_path / "packed")
+    assert not verdict.findings
+    assert "that the encoder was trained on the public images alone" in verdict.describe(None)
     plan, content = read_plan(small().to_json()), (tmp_path / "packed" / "encoder.safetensors").read_bytes()
     released = Embedding.load(tmp_path / "packed" / "embedding.safetensors")
     noise = released.sums.numpy() - exact_sums(plan, content, shapes(RECORDS))
