@@ -4,7 +4,15 @@
     python benchmarks/colour_search.py PLAN.json JOBS.json --data TRAIN.npz --inception-weights FILE --out FOLDER
 
 JOBS is a list of objects: `{"name": ..., "groups": [...], "critic": {...}, "training": {...}, "optimizer": {...},
-"generator": {...}}`, all but the name optional: what is left out is the plan's. Groups are kinds of frequencies over
+"generator": {...}}`, all but the name optional: what is left out is the plan's. With `--public IMAGES` (a folder or npz
+file of images, as `gswgan train` takes it) jobs may have an encoder that is trained on them; jobs with equal settings
+share one. Pixels alone, the same network untrained, and trained:
+
+    [{"name": "pixels"},
+     {"name": "untrained", "critic": {"convolutions": [64, 128, 256]}},
+     {"name": "encoder", "critic": {"convolutions": [64, 128, 256], "encoder_steps": 4000, "encoder_batch": 512}}]
+
+Groups are kinds of frequencies over
 pixels, with equally many features each: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the
 whole image), `low` and `high` (details finer than `low` pixels are left out, and what is coarser than `high`), `gains`
 (of the sum of the colours, of red minus green, of yellow minus blue). Each record is mapped alone to a row of length 1
@@ -29,15 +37,18 @@ import numpy as np
 import torch
 
 import gswgan
+from gswgan.critics import Critic
 from gswgan.critics.kernel.critic import gaussian_blur
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, _windows
 from gswgan.data import ImageData
+from gswgan.data.public import read_public
 from gswgan.evaluation import inception as inception_module
 from gswgan.evaluation.classifiers import cnn_accuracy
 from gswgan.evaluation.inception import image_moments, load_inception
 from gswgan.evaluation.reference_classifier import train_reference_classifier
 from gswgan.generators.sampling import grid_png
 from gswgan.methods import read_plan
+from gswgan.plan.facts import PublicFacts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.run.folder import RunFolder
@@ -101,7 +112,10 @@ class Search:
         first = options.first or whole.n * 5 // 6
         self.train, self.test = part(whole, slice(first)), part(whole, slice(first, None))
         self.plan = dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, records=self.train.n))
-        self.options = options
+        self.options, self.public, self.encoders = options, None, dict[str, bytes]()
+        if options.public is not None:
+            shape = {"image_size": plan.facts.image_size, "channels": plan.facts.channels}
+            self.public = read_public(options.public, **shape)
         began = time.perf_counter()
         if options.inception_weights is not None:
             inception_module.full_precision = faster
@@ -134,15 +148,30 @@ class Search:
         print(name, json.dumps(result), flush=True)
         record(self.options.out / f"colour-{name}.json", {"tested_on": "training images that were held out", **result})
 
+    def with_encoder(self, plan: Plan, folder: RunFolder) -> Critic:
+        """The plan's critic, with the encoder of an earlier job where that had the same settings."""
+        settings = json.dumps(
+            [plan.critic.convolutions, plan.critic.encoder_steps, plan.critic.encoder_batch, plan.seed]
+        )
+        if settings in self.encoders:
+            folder.encoder.write_bytes(self.encoders[settings])
+        critic = make_critic(plan, folder, self.train, DEVICE, note=print)
+        if plan.public is not None:
+            self.encoders[settings] = folder.encoder.read_bytes()
+        return critic
+
     def run(self, name: str, **job: Any) -> None:
         """Train, measure, tell."""
         began, plan, facts = time.perf_counter(), self.plan, self.plan.facts
         changes = {key: tuples(job.get(key, {})) for key in ("critic", "training", "optimizer", "generator")}
         parts = {key: dataclasses.replace(getattr(plan, key), **value) for key, value in changes.items()}
-        plan = dataclasses.replace(plan, **parts)
+        trained = self.public is not None and parts["critic"].encoder_steps > 0
+        stated = PublicFacts.of(self.public) if trained else None
+        plan = dataclasses.replace(plan, **parts, public=stated)
         with TemporaryDirectory() as place:
-            folder = RunFolder.create(Path(place) / "run", plan)
-            critic = make_critic(plan, folder, self.train, DEVICE)
+            folder = RunFolder.create(Path(place) / "run", plan, public=self.public if trained else None)
+            critic = self.with_encoder(plan, folder)
+            encoder_s = time.perf_counter() - began
             if job.get("groups"):
                 shape = (facts.channels, facts.image_size, plan.critic.seed)
                 critic.features = Waves(job["groups"], plan.critic.features, *shape)
@@ -150,7 +179,7 @@ class Search:
             generator = make_generator(plan, DEVICE)
             released = time.perf_counter() - began
             train(plan, critic, generator)
-        network, trained = generator.released_network(), time.perf_counter() - began
+        network, trained_s = generator.released_network(), time.perf_counter() - began
         images, labels = [], []
         with torch.no_grad(), faster():
             for batch in range(-(-self.options.images // 500)):
@@ -162,7 +191,8 @@ class Search:
         (self.options.out / f"colour-{name}.png").write_bytes(grid_png(made.images[np.concatenate(rows)], 10, side=56))
         accuracy, distance = self.cnn(made), self.distance(made.images)
         result = {"cnn_accuracy": round(accuracy, 4), "fid": round(distance, 2), "fid_images": len(made.images)}
-        result |= {"released_s": round(released, 1), "trained_s": round(trained, 1)}
+        result |= {"encoder_s": round(encoder_s, 1)} if trained else {}
+        result |= {"released_s": round(released, 1), "trained_s": round(trained_s, 1)}
         result |= {"all_s": round(time.perf_counter() - began, 1), "distance": critic.metrics()["distance"], "job": job}
         self.tell(name, result)
 
@@ -180,6 +210,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, help="train on so many images and test on the rest")
     parser.add_argument("--images", type=int, default=10_000, help="synthetic images to measure")
     parser.add_argument("--inception-weights", type=Path, help="without: the distance by a classifier's features")
+    parser.add_argument("--public", help="images that are stated to be public, for jobs with an encoder")
     parser.add_argument("--only", help="comma-separated names of jobs")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import signal
 from pathlib import Path
@@ -15,8 +16,7 @@ import gswgan
 from conftest import MNIST
 from gswgan.critics.refined.draws import noise_levels
 from gswgan.critics.refined.gradients import Gradients
-from gswgan.data import ImageData, make_image_data
-from gswgan.data.public import PublicImages, read_public
+from gswgan.data.public import PublicImages
 from gswgan.errors import GswganError, PlanError, RunError
 from gswgan.generators import GeneratorSettings
 from gswgan.methods import make_plan, read_plan
@@ -27,25 +27,9 @@ from gswgan.release.page import page_of
 from gswgan.release.verify import verify
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
+from public_shapes import QUICK, photos, shapes
 
 CPU = torch.device("cpu")
-COLOURS = np.array([[220, 40, 40], [40, 200, 60], [50, 60, 220]])
-
-
-def shapes(n: int = 96, *, side: int = 8, seed: int = 0) -> ImageData:
-    """Colour squares on grey, one colour for each class."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n) % 3
-    images = rng.integers(90, 130, (n, side, side, 3))
-    for index, label in enumerate(labels):
-        top, left = rng.integers(0, side // 2, 2)
-        images[index, top : top + side // 2, left : left + side // 2] = COLOURS[label]
-    return make_image_data(images.astype(np.uint8), labels, classes=3, name="shapes")
-
-
-def photos(n: int = 40, *, seed: int = 1) -> PublicImages:
-    images = np.random.default_rng(seed).integers(0, 256, (n, 10, 14, 3), dtype=np.uint8)
-    return read_public(images, image_size=8, channels=3)
 
 
 def small(public: PublicImages | None = None, **changes) -> Plan:
@@ -55,7 +39,7 @@ def small(public: PublicImages | None = None, **changes) -> Plan:
     first = 0 if public is None else 3
     critic = dataclasses.replace(
         plan.critic, steps=4, public_steps=first, pretraining=3, pretraining_batch=16, samples=64, draws=2,
-        kernel=dataclasses.replace(plan.critic.kernel, features=64),
+        kernel=dataclasses.replace(plan.critic.kernel, features=64, **(QUICK if public is not None else {})),
         start=GeneratorSettings(architecture="mlp", width=16),
     )  # fmt: skip
     training = dataclasses.replace(plan.training, steps=10 + first, batch_size=12)
@@ -75,8 +59,11 @@ def test_the_statement_is_in_plan_privacy_card_report_and_verify(finished: RunFo
     digest = photos().digest
     stated = {"name": "arrays", "images": 40, "digest": digest}
     assert json.loads(finished.model.read_text())["plan"]["public"] == stated
-    text = f"trained with 40 public images that are not protected (arrays, SHA-256 {digest})"
-    assert json.loads(finished.privacy.read_text())["public_images"] == {**stated, "statement": text}
+    text = f"trained with 40 public images that are not protected (arrays, SHA-256 {digest}); the features were "
+    text += "trained on them as well"
+    encoder = hashlib.sha256(finished.encoder.read_bytes()).hexdigest()
+    found = json.loads(finished.privacy.read_text())["public_images"]
+    assert found == {**stated, "statement": text, "encoder": encoder}
     assert "trained with 40 public images that are not protected" in finished.card.read_text()
     assert digest in finished.card.read_text()
     assert text in page_of(finished.root).decode()
@@ -90,8 +77,6 @@ def test_the_statement_is_in_plan_privacy_card_report_and_verify(finished: RunFo
 
 @pytest.mark.parametrize("change", [{"digest": "0" * 64}, {"images": 39}, {"statement": "no public images"}, None])
 def test_a_bundle_with_another_statement_does_not_verify(finished: RunFolder, tmp_path: Path, change) -> None:
-    import hashlib
-
     pack(finished.root, tmp_path / "packed")
     path, manifest = tmp_path / "packed" / "privacy.json", tmp_path / "packed" / "manifest.json"
     content = json.loads(path.read_text())
@@ -131,7 +116,15 @@ def test_other_public_images_than_the_planned_ones_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"preset": "ensemble"}, {"preset": "paper"}, {"method": "dp-merf"}, {"method": "gan"}], ids=str
+    "options",
+    [
+        {"preset": "ensemble-alone"},
+        {"preset": "ensemble"},
+        {"preset": "paper"},
+        {"method": "dp-merf"},
+        {"method": "gan"},
+    ],
+    ids=str,
 )
 def test_who_has_no_use_for_them_says_so(options: dict) -> None:
     with pytest.raises(PlanError, match=r"public = '40 images'.*has no use for them.*--preset refined"):
@@ -236,7 +229,7 @@ def test_python_takes_them_as_public(tmp_path: Path) -> None:
     with pytest.raises(GswganError, match="all images are equal"):
         model.plan(images, data.labels, classes=3, public=images)
     with pytest.raises(GswganError, match="has no use for them"):
-        gswgan.GSWGAN(verbose=False).plan(images, data.labels, classes=3, public=images[:40])
+        gswgan.GSWGAN(preset="ensemble", verbose=False).plan(images, data.labels, classes=3, public=images[:40])
 
 
 def test_a_folder_that_died_with_public_images_and_without_its_plan_may_be_made_again(tmp_path: Path) -> None:

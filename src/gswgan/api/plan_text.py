@@ -11,6 +11,7 @@ from gswgan.methods.advice import BEARABLE, Comparison, compare_plan, ensemble_n
 from gswgan.plan.defaults import LARGEST_SIDE, score_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan, PrivacySettings
+from gswgan.plan.wording import public_text
 from gswgan.privacy.events import describe_event
 
 
@@ -22,7 +23,7 @@ def describe(plan: Plan) -> str:
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
-        *([] if plan.public is None else [f"with:      {plan.public.text}"]),
+        *([] if plan.public is None else [f"with:      {public_text(plan)}"]),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -26,3 +27,22 @@ class Store(Protocol):
 
     def remove(self) -> None:
         """Delete what was saved."""
+
+
+class TimeLeft:
+    """Reports the progress of such work each time another twentieth of it is done."""
+
+    def __init__(self, total: int, done: int, note: Callable[[str], None], what: str) -> None:
+        self._total, self._start, self._note, self._what = total, done, note, what
+        self._began, self._reported = time.monotonic(), -1
+
+    def report(self, done: int) -> None:
+        """Report the share that is done, if it has changed, and an estimate of the time left."""
+        if (part := 20 * done // self._total) == self._reported:
+            return
+        self._reported = part
+        left = ""
+        if done > self._start:
+            seconds = (time.monotonic() - self._began) / (done - self._start) * (self._total - done)
+            left = f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
+        self._note(f"{self._what}: {100 * done // self._total} %{left}")

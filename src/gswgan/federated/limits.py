@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
-from gswgan.critics.kernel.convolutions import MADE
+from gswgan.critics.kernel.convolutions import MADE, output_size
 from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS, FIXED_ROWS
 from gswgan.errors import FederationError
 from gswgan.federated.messages import pool_size
@@ -86,7 +86,7 @@ def work_of(plan: Plan) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Convolutions:
-    """Sizes of what a kernel plan's features see: the pixels, and the untrained network where there is one."""
+    """Sizes of what a kernel plan's features see: the pixels, and the network where there is one."""
 
     seen: float
     """Numbers of an image that the frequencies act on."""
@@ -100,12 +100,12 @@ class _Convolutions:
         """Counted without allocating anything."""
         facts, widths = plan.facts, plan.critic.kernel_settings.convolutions
         inputs, side, weights, most, work = facts.channels, facts.image_size, 0.0, 0.0, 0.0
+        seen = float(facts.pixels + output_size(widths, side))
         for outputs in widths:
             weights += 9.0 * inputs * outputs
             most = max(most, float((inputs + 2 * outputs) * side**2))
             work += 9.0 * inputs * outputs * side**2
             inputs, side = outputs, (side + 1) // 2
-        seen = float(facts.pixels + (inputs * side**2 if widths else 0))
         return cls(seen=seen, weights=weights, activations=most, multiplications=work)
 
 

@@ -33,7 +33,7 @@ class GSWGANMethod(Method):
     presets = PRESETS
     takes_critics = True
     zeroed_presets = ("kernel", "refined")
-    public_presets = ("refined",)
+    public_presets = ("kernel", "refined")
 
     def events(self, request: PlanRequest, noise: float) -> Event:
         """Of the kernel one, of the ensemble one in each step, after those of its start."""
@@ -54,7 +54,9 @@ class GSWGANMethod(Method):
             raise PlanError("critics", request.critics, expected, "Use --preset ensemble.")
         if table["critic"] == "kernel":
             privacy = kernel_privacy(request, noise)
-            kernel = kernel_defaults(request.facts, sum_noise(request.facts, privacy), request.device)
+            kernel = kernel_defaults(
+                request.facts, sum_noise(request.facts, privacy), request.device, public=request.public
+            )
             return kernel_draft(self.name, request, privacy, kernel)
         if table["critic"] == "refined":
             return refined.draft(request, noise)

@@ -13,7 +13,8 @@ import torch
 from gswgan.critics import Critic
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.embedding import RARE, PlannedEmbedding, count_weight
-from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.encoder import ENCODER, Training, encoder_of
+from gswgan.critics.kernel.features import KernelSettings, features_of
 from gswgan.critics.kernel.streaming import OnePass
 from gswgan.errors import PlanError
 from gswgan.plan.context import RunContext
@@ -26,6 +27,9 @@ from gswgan.privacy.mechanism import MAX_NOISE, ClippedSum
 
 MAX_LAYERS = 8
 """Of an untrained network: each halves the side, and no side is more than 128."""
+
+FEATURES_TOO = "; the features were trained on them as well"
+"""What the statement about public images adds where there is an encoder."""
 
 PERSON_NORM = 0.7
 """Clip norm of a person times sqrt(classes): the norm of a person with records of all classes alike whose features have
@@ -55,8 +59,11 @@ class PlannedKernel(KernelSettings, CriticSettings):
 
     def describe(self, draft: Draft) -> str:
         """The features on one line."""
-        of = f", half of {len(self.convolutions)} untrained convolutional layers" if self.convolutions else ""
-        return f"kernel, {self.features:,} random features{of}, length scale {self.scales}"
+        return describe_kernel(self)
+
+    def public_use(self) -> str | None:
+        """They train the encoder."""
+        return FEATURES_TOO if self.encoder_steps else None
 
     def check(self, plan: Plan) -> None:
         """One release of everybody, enough of them to be told from its noise, features that exist."""
@@ -71,8 +78,7 @@ class PlannedKernel(KernelSettings, CriticSettings):
             raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
         if len(self.windows) != scales:
             raise PlanError("windows", self.windows, f"{scales}, one for each length scale")
-        if len(self.convolutions) > MAX_LAYERS:
-            raise PlanError("convolutions", self.convolutions, f"at most {MAX_LAYERS} layers")
+        check_encoder(self, plan)
         units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
         if units < (least := _enough(facts, privacy)):
             raise PlanError(
@@ -82,14 +88,45 @@ class PlannedKernel(KernelSettings, CriticSettings):
 
     def make(self, plan: Plan, context: RunContext) -> Critic:
         """The critic on an embedding that it releases first."""
+        encoder = trained_encoder(self, plan, context)
         announce_release(context)
         mechanism = context.mechanism(plan.sums.contribution, plan.sums.event)
-        summed = _summed(self, plan, context, mechanism)
-        return kernel_critic(self, plan, context.embedding, context.device, mechanism, summed)
+        summed = _summed(self, plan, context, mechanism, encoder)
+        return kernel_critic(self, plan, context.embedding, context.device, encoder, mechanism, summed)
 
     def reuse(self, plan: Plan, embedding: Path, device: torch.device) -> Critic:
         """The critic on an embedding that was released before."""
-        return kernel_critic(self, plan, embedding, device)
+        encoder = encoder_of(self, plan.facts, embedding.with_name(ENCODER), None)
+        return kernel_critic(self, plan, embedding, device, encoder)
+
+
+def describe_kernel(settings: KernelSettings) -> str:
+    """The features on one line."""
+    of, layers = "", len(settings.convolutions)
+    if settings.encoder_steps:
+        of = f", half of {layers} convolutional layers trained on public images for {settings.encoder_steps:,} steps"
+    elif layers:
+        of = f", half of {layers} untrained convolutional layers"
+    return f"kernel, {settings.features:,} random features{of}, length scale {settings.scales}"
+
+
+def check_encoder(settings: KernelSettings, plan: Plan) -> None:
+    """A network of a size that exists, trained where there are public images to train it with."""
+    if len(settings.convolutions) > MAX_LAYERS:
+        raise PlanError("convolutions", settings.convolutions, f"at most {MAX_LAYERS} layers")
+    if settings.encoder_steps and (plan.public is None or not settings.convolutions):
+        raise PlanError("encoder_steps", settings.encoder_steps, "some exactly where public images are stated")
+    if settings.encoder_steps and (plan.facts.silos is not None or plan.sums.observer == "server"):
+        raise PlanError("encoder_steps", settings.encoder_steps, "0: sites and clients get a plan and no encoder")
+
+
+def trained_encoder(settings: KernelSettings, plan: Plan, context: RunContext) -> bytes | None:
+    """The encoder of the run, which is trained first where the plan has one. No data is here, and no key."""
+    training = Training(
+        images=context.public_images, streams=context.public, device=context.device, store=context.store("encoder"),
+        stopped=context.stopped, note=context.note,
+    )  # fmt: skip
+    return encoder_of(settings, plan.facts, context.embedding.with_name(ENCODER), training)
 
 
 def check_sums(plan: Plan) -> PrivacySettings:
@@ -156,6 +193,7 @@ def kernel_draft(
         generator=defaults.generator,
         optimizer=defaults.optimizer,
         training=dataclasses.replace(defaults.training, steps=steps),
+        public=request.public,
     )
 
 
@@ -170,12 +208,13 @@ def kernel_critic(
     plan: Plan,
     embedding: Path,
     device: torch.device,
+    encoder: bytes | None,
     mechanism: GaussianMechanism | None = None,
     summed: Callable[[], tuple[ClippedSum, int]] | None = None,
 ) -> KernelCritic:
     """The kernel critic of the plan; without a mechanism, on an embedding that was released before."""
     return KernelCritic(
-        RandomFeatures(settings, plan.facts.channels, plan.facts.image_size, device),
+        features_of(settings, plan.facts.channels, plan.facts.image_size, device, encoder),
         mechanism,
         embedding,
         summed=summed,
@@ -186,7 +225,7 @@ def kernel_critic(
 
 
 def _summed(
-    settings: KernelSettings, plan: Plan, context: RunContext, mechanism: GaussianMechanism
+    settings: KernelSettings, plan: Plan, context: RunContext, mechanism: GaussianMechanism, encoder: bytes | None
 ) -> Callable[[], tuple[ClippedSum, int]] | None:
     """How data that stays in its files is summed; None where it is handed over."""
     if context.stream is None:
@@ -200,4 +239,4 @@ def _summed(
         stopped=context.stopped,
         keep=lambda left_out: context.write_private("left_out", {"records": records, "left_out": left_out}),
     )
-    return lambda: summing.total(settings, mechanism.contribution, context.device)
+    return lambda: summing.total(settings, mechanism.contribution, context.device, encoder)

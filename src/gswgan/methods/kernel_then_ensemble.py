@@ -75,7 +75,7 @@ class PlannedKernelThenEnsemble(KernelThenEnsembleSettings, CriticSettings):
         announce_release(context)
         labelled = plan.facts.labelled
         mechanism = context.mechanism(self.contribution(labelled), self.event(labelled))
-        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, mechanism)
+        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, None, mechanism)
         return KernelThenEnsemble(self, kernel, make_ensemble(self.ensemble, plan, context))
 
     def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:

@@ -19,7 +19,16 @@ from gswgan.generators.denoised import DenoisedSampler, latent_size
 from gswgan.generators.generator import Generator, OptimizerSettings
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.methods.ensemble import partial_sum, sum_mechanism
-from gswgan.methods.kernel import announce_release, check_sums, kernel_critic, person_clip
+from gswgan.methods.kernel import (
+    FEATURES_TOO,
+    announce_release,
+    check_encoder,
+    check_sums,
+    describe_kernel,
+    kernel_critic,
+    person_clip,
+    trained_encoder,
+)
 from gswgan.methods.kernel_then_ensemble import started_total
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, kernel_defaults
@@ -55,12 +64,15 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     has_embedding = True
     can_spread = True
-    uses_public = True
 
     @property
     def kernel_settings(self) -> KernelSettings:
         """The features."""
         return self.kernel
+
+    def public_use(self) -> str | None:
+        """They train the denoiser, and the encoder where there is one."""
+        return FEATURES_TOO if self.kernel.encoder_steps else ""
 
     @property
     def first_generator(self) -> GeneratorSettings:
@@ -84,11 +96,10 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         public = "" if draft.public is None else f"{self.public_steps:,} steps on public images, "
         both = " and public images" if self.public_share else ""
         return (
-            f"kernel, {self.kernel.features:,} random features, length scale {self.kernel.scales}, for "
-            f"{self.steps:,} steps; then a denoiser of width {draft.generator.width}: {public}"
-            f"{self.pretraining:,} steps on samples{both}, {draft.sums.releases:,} steps of DP-SGD on "
-            f"{round(draft.sums.rate * units):,} {what} on average, {self.draws} noise draws {whose}, "
-            f"gradients clipped to {draft.sums.clip_norm:g}"
+            f"{describe_kernel(self.kernel)}, for {self.steps:,} steps; then a denoiser of width "
+            f"{draft.generator.width}: {public}{self.pretraining:,} steps on samples{both}, {draft.sums.releases:,} "
+            f"steps of DP-SGD on {round(draft.sums.rate * units):,} {what} on average, {self.draws} noise draws "
+            f"{whose}, gradients clipped to {draft.sums.clip_norm:g}"
         )
 
     def check(self, plan: Plan) -> None:
@@ -96,6 +107,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         privacy = check_sums(plan)
         if (self.person_clip is None) != (plan.facts.persons is None):
             raise PlanError("person_clip", self.person_clip, "a norm exactly where the data has persons")
+        check_encoder(self.kernel, plan)
         steps = self.steps + self.public_steps + self.pretraining + privacy.releases
         if plan.training.steps != steps:
             raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")
@@ -112,10 +124,11 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def make(self, plan: Plan, context: RunContext) -> Critic:
         """The kernel critic and DP-SGD, each behind its own mechanism."""
+        encoder = trained_encoder(self.kernel, plan, context)
         announce_release(context)
         labelled = plan.facts.labelled
         first = context.mechanism(self.contribution(labelled), self.event(labelled, plan.sums.neighbours))
-        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, first)
+        kernel = kernel_critic(self.kernel, plan, context.embedding, context.device, encoder, first)
         return Refined(
             self, plan.optimizer, kernel, sum_mechanism(plan, context), releases=plan.sums.releases,
             public=context.public, batches=context.batches, device=context.device,
@@ -202,7 +215,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
     facts, chosen = request.facts, sizes(request.facts, request.device)
     privacy, noise_std = _privacy(request, chosen, noise)
-    kernel = kernel_defaults(facts, noise_std, request.device)
+    kernel = kernel_defaults(facts, noise_std, request.device, public=request.public)
     critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,

@@ -14,7 +14,7 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.features import KernelSettings
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.plan import PrivacySettings, TrainingSettings
 
 C = TypeVar("C", KernelSettings, EnsembleSettings)
@@ -93,8 +93,22 @@ def smoothing(facts: Facts, noise: float) -> float:
     return round(0.03 * facts.image_size * math.log10(max(1.0, noise / QUIET)), 2)
 
 
-def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults[KernelSettings]:
-    """The kernel critic: features and length scale by the shape and the noise; generator and steps by the device."""
+def with_encoder(critic: KernelSettings, facts: Facts, device: str) -> KernelSettings:
+    """The same features, half of them behind an encoder that is trained on public images: as long as there is time."""
+    if facts.image_size <= TINY:
+        return replace(critic, convolutions=(32, 64), encoder_steps=400, encoder_batch=128)
+    if device.startswith("cuda"):
+        return replace(critic, convolutions=(64, 128, 256), encoder_steps=4000, encoder_batch=512)
+    return replace(critic, convolutions=(32, 64, 128), encoder_steps=600, encoder_batch=128)
+
+
+def kernel_defaults(
+    facts: Facts, noise_std: float, device: str, *, public: PublicFacts | None = None
+) -> Defaults[KernelSettings]:
+    """The kernel critic: features and length scale by the shape and the noise; generator and steps by the device.
+
+    With `public` images half of the features are behind an encoder.
+    """
     tiny, fast = facts.image_size <= TINY, device.startswith("cuda")
     noise = gradient_noise(facts, noise_std)
     scale = length_scale(facts, noise)
@@ -128,6 +142,7 @@ def kernel_defaults(facts: Facts, noise_std: float, device: str) -> Defaults[Ker
     if noise > LOUD:
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
         training = replace(training, steps=training.steps // 2, memory=0.0)
+    critic = critic if public is None else with_encoder(critic, facts, device)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
 
 

@@ -51,7 +51,7 @@ def make_request(
         raise PlanError(
             "public", f"{options['public'].images:,} images",
             f"none: preset {preset} of {method.name} has no use for them",
-            "Leave --public out, or use --preset refined.",
+            "Leave --public out, or use --preset kernel or --preset refined.",
         )  # fmt: skip
     delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
     return PlanRequest(facts=facts, preset=preset, delta=delta, **options)

@@ -122,9 +122,11 @@ class CriticSettings(ABC):
     can_stream: ClassVar[bool] = False
     """Whether one pass over the data in any order is all that a run needs: it may stay in files, and be used again."""
 
-    can_spread: ClassVar[bool] = False
-    """Whether the critics, or the records, may be spread over several processes."""
-    uses_public: ClassVar[bool] = False  # whether images that are stated to be public are of use
+    can_spread: ClassVar[bool] = False  # whether the critics, or the records, may be spread over several processes
+
+    def public_use(self) -> str | None:
+        """What the statement about public images adds; None where they are of no use."""
+        return None
 
     @property
     def kernel_settings(self) -> KernelSettings:
@@ -237,7 +239,7 @@ class Plan(Draft):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.public is not None and not self.critic.uses_public:
+        if self.public is not None and self.critic.public_use() is None:
             raise PlanError("public", self.public.images, f"none with preset {self.preset} of {self.method}")
         self.critic.check(self)
         total = self.total()

@@ -28,6 +28,11 @@ def several_records(unit: str) -> str:
     return "Several records of one person are protected only as a group, at a multiple of the cost."
 
 
+def public_text(plan: Plan) -> str:
+    """The statement about public images; empty where there are none."""
+    return "" if plan.public is None else f"{plan.public.text}{plan.critic.public_use()}"
+
+
 def not_covered(plan: Plan, unit: str) -> list[str]:
     """What the guarantee for one unit does not cover, a sentence each."""
     several = "A person with several records: m of them are protected as if the noise were m times smaller."
@@ -35,7 +40,7 @@ def not_covered(plan: Plan, unit: str) -> list[str]:
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
         *([several] if unit == "record" else []),
-        *([] if plan.public is None else [f"Public images: it was {plan.public.text}."]),
+        *([] if plan.public is None else [f"Public images: it was {public_text(plan)}."]),
         *([INVENTED] if unit == "invented client" else []),
         f"What is public: that the data exists, its name, {plan.size}, the names of its classes, the image size, "
         "and how the images were read.",

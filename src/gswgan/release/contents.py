@@ -22,7 +22,7 @@ from gswgan.federated.silo_statement import answered_of
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.sampling import PIXELS_AT, png_bytes
 from gswgan.plan.plan import Plan
-from gswgan.release.embedding import Shapes, expected_embedding
+from gswgan.release.embedding import Shapes, expected_embedding, expected_encoder
 from gswgan.release.files import plain_size, read_plain
 from gswgan.release.verdict import Finding
 from gswgan.run.folder import RunFolder
@@ -41,7 +41,9 @@ def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], 
     if not isinstance(kept, list) or not kept or kept != [i for i in range(classes) if i in kept]:
         yield Finding(where="model.json", what=f"has labels that are not some of 0 to {classes - 1}", means=_OTHER)
         return
-    made = None
+    made, encoder = None, expected_encoder(plan)
+    if encoder is not None:
+        yield from _tensors(folder.encoder, encoder, "the weights of the plan's encoder")
     if expected is not None:
         found = yield from _tensors(folder.embedding, expected.shapes, "the sums, counts and noise of the plan")
         if found is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gswgan.critics.kernel.convolutions import weight_shapes
 from gswgan.critics.kernel.embedding import Embedding, count_weight
 from gswgan.federated.silo_statement import noise_of_sum
 from gswgan.plan.plan import Plan
@@ -49,6 +50,15 @@ class ExpectedEmbedding:
         with np.errstate(over="ignore", invalid="ignore"):  # what is so far off is not on the grid
             whole = np.rint(values * weight / self.step) * self.step
             return bool(np.array_equal(whole / weight, values) and (np.abs(whole) <= self.most).all())
+
+
+def expected_encoder(plan: Plan) -> Shapes | None:
+    """The tensors of the encoder that the plan's features were made with; None where they have none."""
+    if plan.public is None:
+        return None
+    kernel = plan.critic.kernel_settings
+    shapes = weight_shapes(kernel.convolutions, plan.facts.channels)
+    return {name: (shape, torch.float32) for name, shape in shapes.items()} if kernel.encoder_steps else None
 
 
 def expected_embedding(plan: Plan, answers: int | None = None) -> ExpectedEmbedding | None:

@@ -12,7 +12,7 @@ from gswgan.run.folder import MANIFEST
 ALWAYS = ("card.md", "generator.safetensors", "ledger.jsonl", "model.json", "privacy.json", "samples.png")
 """In every bundle."""
 
-SOMETIMES = ("embedding.safetensors", "federation.json", "first_generator.safetensors")
+SOMETIMES = ("embedding.safetensors", "encoder.safetensors", "federation.json", "first_generator.safetensors")
 """Where the plan has one."""
 
 PAGE = "report.html"
@@ -36,6 +36,7 @@ MAX_BYTES = {
     "generator.safetensors": 2**30,
     "first_generator.safetensors": 2**30,
     "embedding.safetensors": 2**31,
+    "encoder.safetensors": 2**30,
 }
 """Whatever the plan says. Where it says more, the stage that reads the file compares its size first."""
 

@@ -25,6 +25,8 @@ PUBLIC_UNSEEN = (
     "whether the public images are public, and not a part of the protected data: whoever planned it says so."
 )
 
+ENCODER_UNSEEN = "that the encoder was trained on the public images alone, and what the low bits of its weights hold."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -76,6 +78,7 @@ class Verdict:
             "What no verifier can see",
             *(f"  - {line}" for line in UNSEEN),
             *([] if self.plan.public is None else [f"  - {PUBLIC_UNSEEN}"]),
+            *([f"  - {ENCODER_UNSEEN}"] if "encoder" in self.statement.get("public_images", {}) else []),
             "",
             *([f"page:      report.html, {self.page}"] if self.page else []),
             *([f"samples:   {self.samples}"] if self.samples else []),

@@ -29,7 +29,7 @@ from gswgan.privacy.events import tally, to_json, unsampled
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import Entry, compose, read_ledger
 from gswgan.release.contents import wrong_contents
-from gswgan.release.embedding import expected_embedding
+from gswgan.release.embedding import expected_embedding, expected_encoder
 from gswgan.release.files import (
     ALWAYS,
     MAX_BYTES,
@@ -45,7 +45,7 @@ from gswgan.release.page import can_make_page, page_of
 from gswgan.release.samples import describe_samples, wrong_samples
 from gswgan.release.verdict import Finding, Verdict
 from gswgan.run.folder import MANIFEST, RunFolder, find_release
-from gswgan.run.publish import TOLERANCE, not_recomputed, privacy_statement
+from gswgan.run.publish import TOLERANCE, encoder_digest, not_recomputed, privacy_statement
 
 _EDITED = "It was damaged or edited after it was packed: get the bundle again."
 _FORGED = "The files contradict each other, so at least one is not what the run wrote: do not rely on the guarantee."
@@ -146,6 +146,7 @@ class _Verifier:
         if self.manifest["plan"] != self.plan.digest():
             yield Finding(where="model.json", what="is not the plan that the manifest names", means=_FORGED)
         needed = set() if expected_embedding(self.plan) is None else {"embedding.safetensors"}
+        needed |= {"encoder.safetensors"} if expected_encoder(self.plan) is not None else set()
         needed |= {"federation.json"} if _is_federated(self.plan) and self.plan.source is None else set()
         first = {"first_generator.safetensors"}  # earlier versions did not publish it
         needed |= first & set(self.manifest["files"]) if self.plan.critic.first_generator is not None else set()
@@ -210,7 +211,7 @@ class _Verifier:
         self.statement = yield from self._canonical("privacy.json")
         written = not_recomputed(self.cost)  # it is recomputed here
         written = written if self.statement.get("accountant") == written.accountant else self.cost
-        expected = {"format_version": 1, **privacy_statement(self.plan, written)}
+        expected = {"format_version": 1, **privacy_statement(self.plan, written, encoder_digest(self.folder))}
         if _is_federated(self.plan):
             whole = dataclasses.replace(self.plan, source=None)
             answered = [] if self.plan.facts.silos is None else answered_of(self.statement, whole)

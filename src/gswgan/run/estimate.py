@@ -42,8 +42,8 @@ class Estimate:
 
 
 def estimate(plan: Plan, device: torch.device) -> Estimate | None:
-    """Time the plan's release and steps; None for critics whose steps need data, which is not touched here."""
-    if not plan.critic.can_stream or plan.source is not None:
+    """Time the plan's release and steps; None for critics whose steps need data, or an encoder to be trained first."""
+    if not plan.critic.can_stream or plan.source is not None or plan.public is not None:
         return None
     rng = np.random.default_rng(0)
     facts, features = plan.facts, plan.critic.kernel_settings.features

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gswgan.critics.kernel.encoder import ENCODER
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.public import PublicImages
 from gswgan.errors import RunError, StorageError, path_problem
@@ -53,6 +54,7 @@ class RunFolder:
         self.model, self.privacy = self.release / "model.json", self.release / "privacy.json"
         self.generator, self.embedding = self.release / "generator.safetensors", self.release / "embedding.safetensors"
         self.first_generator = self.release / "first_generator.safetensors"  # of an earlier stage
+        self.encoder = self.release / ENCODER
         self.ledger, self.card = self.release / "ledger.jsonl", self.release / "card.md"
         self.samples, self.federation = self.release / "samples.png", self.release / "federation.json"
         self.key, self.journal = self.private / "key.json", self.private / "journal.jsonl"
@@ -62,6 +64,7 @@ class RunFolder:
         self.owner = self.private / "owner.json"  # that this user made the run
         self.sums, self.left_out = self.private / "sums.safetensors", self.private / "left_out.json"
         self.public_images = self.private / "public_images.safetensors"
+        self.encoder_state = self.private / "encoder.safetensors"  # while it is trained
         self.budget, self.rounds = self.private / "budget.json", self.private / "round.json"  # of clients that answer
 
     @classmethod
@@ -83,15 +86,19 @@ class RunFolder:
         `public`: the images that the plan states to be public. The plan is written last: a folder without it is no run
         yet, and may be made again.
         """
-        check_public(plan, public)
+        if origin is None:  # otherwise its encoder is there, and nothing is trained with them again
+            check_public(plan, public)
         folder = cls(root, plan)
         taken = RunError("out", str(root), "a folder that does not exist yet", "Choose another --out, or --resume it.")
         is_new = not root.exists()
         try:
             if not folder.is_vacant():
                 raise taken
-            names = ("embedding", "ledger", "privacy") if origin is not None else ()
-            copied = {getattr(folder, name): read_file(getattr(origin, name), MAX_BYTES) for name in names}
+            names = ("embedding", "encoder", "ledger", "privacy") if origin is not None else ()
+            found = {getattr(folder, name): getattr(origin, name) for name in names}
+            copied = {
+                to: read_file(path, MAX_BYTES) for to, path in found.items() if to.name != ENCODER or path.exists()
+            }
             for new in (root, folder.release):
                 make_folder(new)
             make_folder(folder.private, private=True)
@@ -285,7 +292,7 @@ def find_release(path: Path) -> RunFolder:
     if (path / "model.json").exists():
         folder = RunFolder(path.parent)
         for name in ("model", "privacy", "generator", "embedding", "ledger", "card", "samples", "federation",
-                     "first_generator"):  # fmt: skip
+                     "encoder", "first_generator"):  # fmt: skip
             setattr(folder, name, path / getattr(folder, name).name)
         folder.release = path
         return folder

@@ -124,8 +124,8 @@ def run(
         if isinstance(data, ImageData) and not plan.critic.can_stream:
             check_own_names(data.repeated_names)  # parts and coins go by the places of records
         more: dict[str, Any] = {"stream": stream, "workers": workers, "reading": reading, "ranks": ranks}
-        critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
         try:
+            critic = make_critic(plan, folder, data, device, note, stopped.is_set, answerer, more)
             critic.prepare(data if isinstance(data, ImageData) else None, resumed=saved is not None)
         except Stopped:
             return False
@@ -201,6 +201,7 @@ def _clean_up(folder: RunFolder) -> bool:
         folder.checkpoint,
         folder.sums,
         folder.public_images,
+        folder.encoder_state,
         *folder.private.glob(f"{folder.warm_start.stem}*"),
     ]
     spent += [part for place in (folder.private, folder.release) for part in place.glob(f"*{PART}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import html
 import importlib.util
 import re
@@ -19,7 +20,7 @@ from gswgan.generators.sampling import draw_levels, grid_of, png_bytes
 from gswgan.methods import find_method
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import from_plain, to_plain
-from gswgan.plan.wording import NOT_COVERED_ON_CARD, several_records
+from gswgan.plan.wording import NOT_COVERED_ON_CARD, public_text, several_records
 from gswgan.privacy import Accountant, PrivacyCost, Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
 from gswgan.privacy.events import describe_event, tally, unsampled
@@ -46,7 +47,7 @@ def publish(plan: Plan, folder: RunFolder, generator: Generator) -> None:
     if plan.source is None:  # otherwise the source's privacy.json came with its embedding
         cost = cost_of_ledger(plan, folder)
         observers = read_json(folder.federation, "federation.json") if folder.federation.exists() else {}
-        write_json(folder.privacy, {**privacy_statement(plan, cost), **observers})
+        write_json(folder.privacy, {**privacy_statement(plan, cost, encoder_digest(folder)), **observers})
     statement = read_json(folder.privacy, "the privacy.json of the run")
     write_durably(folder.card, card(plan, statement, kept).encode())
     first = generator.first_network()
@@ -99,8 +100,18 @@ def check_stated(plan: Plan) -> None:
         )  # fmt: skip
 
 
-def privacy_statement(plan: Plan, cost: PrivacyCost | None) -> dict[str, Any]:
-    """The content of privacy.json. Without a cost there is no epsilon: the statement is void."""
+def encoder_digest(folder: RunFolder) -> str | None:
+    """SHA-256 of the encoder; None where the features have none."""
+    return hashlib.sha256(folder.encoder.read_bytes()).hexdigest() if folder.encoder.exists() else None
+
+
+def privacy_statement(plan: Plan, cost: PrivacyCost | None, encoder: str | None = None) -> dict[str, Any]:
+    """The content of privacy.json. Without a cost there is no epsilon: the statement is void.
+
+    `encoder`: the digest of what the features were made with and public images trained.
+    """
+    public = {} if plan.public is None else {**to_plain(plan.public), "statement": public_text(plan)}
+    public |= {} if encoder is None else {"encoder": encoder}
     stated = dict.fromkeys(_COST) if cost is None else cost.to_json()
     return {
         **stated,
@@ -108,7 +119,7 @@ def privacy_statement(plan: Plan, cost: PrivacyCost | None) -> dict[str, Any]:
         "claimed": None if plan.claimed is None else plan.claimed.to_json(),
         "lower_bound": to_plain(plan.lower_bound),
         "void": plan.void,
-        **({} if plan.public is None else {"public_images": {**to_plain(plan.public), "statement": plan.public.text}}),
+        **({"public_images": public} if public else {}),
     }
 
 
@@ -158,7 +169,7 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             *(f"- {plain_text(one)}" for one in statement.get("sites", {}).get("text", [])),
         ]
     if plan.public is not None:
-        lines.append(f"- {plain_text(plan.public.text)}")
+        lines.append(f"- {plain_text(public_text(plan))}")
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
     lines += [

@@ -20,7 +20,7 @@ def retrain(source: Path, out: Path, *, steps: int | None, device: str, seed: in
     if not plan.critic.can_stream or not origin.embedding.exists() or not origin.privacy.exists():
         raise RunError("from", str(source), "a finished run of the kernel critic (preset kernel)")
     request = PlanRequest(
-        facts=plan.facts, preset=plan.preset, delta=plan.sums.delta, steps=steps, device=device,
+        facts=plan.facts, preset=plan.preset, delta=plan.sums.delta, steps=steps, device=device, public=plan.public,
         federation=Federation(observer=plan.sums.observer, neighbours=plan.sums.neighbours),
     )  # fmt: skip
     draft = find_method(plan.method).draft(request, plan.sums.noise_std / plan.sums.clip_norm)

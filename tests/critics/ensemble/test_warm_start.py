@@ -11,8 +11,8 @@ from gswgan.critics.ensemble import learners as critics
 from gswgan.critics.ensemble.ensemble import Ensemble
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.ensemble.network import CriticShape
-from gswgan.critics.ensemble.warm_start import TimeLeft, WarmStart
-from gswgan.critics.resumable import Stopped
+from gswgan.critics.ensemble.warm_start import WarmStart
+from gswgan.critics.resumable import Stopped, TimeLeft
 from gswgan.generators import GeneratorSettings
 from gswgan.privacy import BatchStreams, Contribution, Streams
 
@@ -147,7 +147,7 @@ def test_a_warm_start_tells_how_far_it_is(mechanism_for, two_chunks: int) -> Non
     assert shares == [0, 16, 33, 50, 66, 83]
     assert all("left" in note for note in notes[1:])
     notes.clear()
-    progress = TimeLeft(10_000, 0, notes.append)
+    progress = TimeLeft(10_000, 0, notes.append, "warm start of the critics")
     for done in range(10_000):
         progress.report(done)
     assert len(notes) == 20

@@ -10,7 +10,7 @@ import torch
 
 from colour_shapes import colour_shapes
 from gswgan.critics.kernel import embedding
-from gswgan.critics.kernel.convolutions import UntrainedConvolutions, noise_images
+from gswgan.critics.kernel.convolutions import Convolutions, noise_images, output_size, untrained_weights
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.errors import PlanError
 from gswgan.methods import make_plan
@@ -58,7 +58,7 @@ def test_windows_look_at_neighbourhoods() -> None:
 def test_features_and_length_scale_do_not_depend_on_the_data() -> None:
     """By construction: the features are given numbers, never images. Checked on the signature and the result."""
     names = set(inspect.signature(RandomFeatures.__init__).parameters)
-    assert names == {"self", "settings", "channels", "side", "device"}
+    assert names == {"self", "settings", "channels", "side", "device", "encoder"}  # trained on public images
     first, second = RandomFeatures(SETTINGS, 1, 8, CPU), RandomFeatures(SETTINGS, 1, 8, CPU)
     assert torch.equal(first.frequencies, second.frequencies)
     for value in dataclasses.asdict(SETTINGS).values():
@@ -91,25 +91,46 @@ def test_behind_convolutions_rows_have_norm_one_and_each_image_is_mapped_alone(s
 
 def test_half_of_the_features_see_the_pixels_and_half_the_convolutions() -> None:
     features = RandomFeatures(COLOUR, 3, 13, CPU)  # 13, 7, 4: pooled with what is left over at the edge
-    pixels, convolved = features.frequencies.split([3 * 13**2, 8 * 4**2])
+    assert output_size((6, 8), 13) == 6 * 4**2 + 8 * 4**2
+    pixels, convolved = features.frequencies.split([3 * 13**2, 14 * 4**2])
     assert (pixels[:, 1::2] == 0).all()
     assert (convolved[:, ::2] == 0).all()
     for seen in (pixels[:, ::2], convolved[:, 1::2]):
         assert seen.square().mean() == pytest.approx(1 / 9, rel=0.1)
     plain = RandomFeatures(dataclasses.replace(COLOUR, convolutions=()), 3, 13, CPU)
     assert torch.equal(pixels[:, ::2], plain.frequencies[:, ::2])
-    images = torch.full((1, 3, 13, 13), 0.5, requires_grad=True)
+    images = torch.rand(1, 3, 13, 13, requires_grad=True)
     assert features.network is not None
-    features.network(images).square().sum().backward()
+    features.network(images)[:, ::3].sum().backward()
     assert images.grad is not None
     assert (images.grad[0].abs().sum(dim=0) > 0).all()  # every pixel is seen
+
+
+def test_all_length_scales_are_on_both_sides_of_the_convolutions() -> None:
+    settings = dataclasses.replace(COLOUR, length_scales=(3.0, 1.0), windows=(0.0, 2.0))
+    pixels, convolved = RandomFeatures(settings, 3, 16, CPU).frequencies.split([3 * 16**2, 14 * 4**2])
+    places = torch.arange(32)
+    assert torch.equal((pixels == 0).all(dim=0), places // 2 % 2 == 1)
+    assert torch.equal((convolved == 0).all(dim=0), places // 2 % 2 == 0)
+    lengths = convolved.norm(dim=0)
+    assert (lengths[3::4] > 2 * lengths[2::4]).all()
+
+
+def test_every_image_has_the_same_length_behind_the_convolutions() -> None:
+    """One that is all black or of one colour too: nothing is divided by zero, and no image weighs more."""
+    network = Convolutions(untrained_weights((6, 8), 3, 16, Streams.public(0)), 3, 16, CPU)
+    images = torch.cat([torch.rand(4, 3, 16, 16), torch.zeros(1, 3, 16, 16), torch.full((1, 3, 16, 16), 0.5)])
+    lengths = network(images).norm(dim=1)
+    assert torch.allclose(lengths[:5], lengths[:1].expand(5), rtol=1e-4)
+    assert lengths[5] <= lengths[0]
+    assert torch.isfinite(network(images)).all()
 
 
 @pytest.mark.parametrize("widths", [(6, 8), (24, 48), (24, 48, 96)])
 def test_made_images_are_as_far_apart_behind_the_convolutions_as_in_pixels(widths: tuple[int, ...]) -> None:
     """So the length scales of pixels fit, whatever the seed and the layers: on others than it was scaled by."""
     for seed in (0, 1, 2):
-        network = UntrainedConvolutions(widths, 3, 28, Streams.public(seed), CPU)
+        network = Convolutions(untrained_weights(widths, 3, 28, Streams.public(seed)), 3, 28, CPU)
         images = torch.from_numpy(noise_images(40, 3, 28, Streams.public(99))).float()
         seen, pixels = network(images), images.flatten(1)
         ratio = torch.cdist(seen, seen).mean() / torch.cdist(pixels, pixels).mean()

@@ -8,7 +8,6 @@ is spent.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from gswgan.critics.ensemble.learners import CRITICS_PER_CHUNK, Learners, chunks_of
 from gswgan.critics.ensemble.local_generators import LocalGenerators
 from gswgan.critics.ensemble.stack import halved
-from gswgan.critics.resumable import Stopped, Store
+from gswgan.critics.resumable import Stopped, Store, TimeLeft
 from gswgan.generators import GeneratorSettings
 
 
@@ -33,25 +32,6 @@ class WarmStart:
     betas: tuple[float, float]
     store: Store | None = None
     stopped: Callable[[], bool] = lambda: False
-
-
-class TimeLeft:
-    """Reports the progress of the warm start each time another twentieth of it is done."""
-
-    def __init__(self, total: int, done: int, note: Callable[[str], None]) -> None:
-        self._total, self._start, self._note = total, done, note
-        self._began, self._reported = time.monotonic(), -1
-
-    def report(self, done: int) -> None:
-        """Report the share that is done, if it has changed, and an estimate of the time left."""
-        if (part := 20 * done // self._total) == self._reported:
-            return
-        self._reported = part
-        left = ""
-        if done > self._start:
-            seconds = (time.monotonic() - self._began) / (done - self._start) * (self._total - done)
-            left = f", {seconds / 60:.0f} min left" if seconds >= 90 else f", {seconds:.0f} s left"
-        self._note(f"warm start of the critics: {100 * done // self._total} %{left}")
 
 
 def warm_up(learners: Learners, warm: WarmStart) -> None:
@@ -84,7 +64,7 @@ def _warm_up(
         learners.load_state(saved["critics"])
     chunks = list(chunks_of(learners.places, per_chunk))
     total = len(chunks) * warm.iterations
-    progress = TimeLeft(total, done, learners.note)
+    progress = TimeLeft(total, done, learners.note, "warm start of the critics")
     slots = learners.new_slots(per_chunk)
     for index, (members, real) in enumerate(chunks):
         first = index * warm.iterations  # iterations of the chunks before this one

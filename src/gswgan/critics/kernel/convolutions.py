@@ -1,13 +1,15 @@
-"""An untrained convolutional network: what the random features see of a colour image in place of its pixels.
+"""A convolutional network: what half of the random features see of an image in place of its pixels.
 
-In pixels the colours of an image drown its shapes, because a difference of colour is one in every pixel. Random
-convolutions of differences answer to edges of every direction and colour, and pooling forgives small shifts. The
-weights are public and follow from a seed; each image is mapped alone.
+In pixels the colours of an image drown its shapes, because a difference of colour is one in every pixel. Convolutions
+of differences answer to edges of every direction and colour, and pooling forgives small shifts. Untrained weights
+follow from a seed; `encoder.py` trains them on public images. Each image is mapped alone, and there is nothing in it
+that could fail: every image has a finite output of the same norm.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -15,46 +17,88 @@ from torch import Tensor, nn
 
 from gswgan.privacy import Streams
 
-SLOPE = 0.1
-"""Of the leaky ReLU below 0."""
-
 DIFFERENCE = 0.8
-"""How much of its mean each filter is without: with all of it the network sees no plain colour."""
+"""How much of its mean each untrained filter is without: with all of it the network sees no plain colour."""
 
 MADE = 64
-"""Made images that the output is scaled with."""
+"""Made images that the output of an untrained network is scaled with."""
+
+GRID = 4
+"""A layer's output is pooled to so many places a side, at the most."""
+
+FLAT = 1e-3
+"""Added to the variance of a layer, so that a plain image has no contrast to be made of nothing."""
+
+Weights = Mapping[str, Tensor]
+"""A `weight` and a `bias` for each layer, and the `scale` of the output."""
 
 
-class UntrainedConvolutions:
-    """Layers of 3x3 convolutions with leaky ReLU, each pooled to half the side (rounded up).
+class Convolutions:
+    """Layers of 3x3 convolutions, each centred and scaled by image, smoothly rectified and pooled to half the side.
 
-    The output is scaled so that images which are made of noise are as far apart in it as in pixels: then the length
-    scales of pixels fit it, whatever the weights and the number of layers.
+    The output has all layers, each of length 1, so that the last one does not outweigh the first, times a scale: images
+    are as far apart in it as in pixels. Then the length scales of pixels fit it, whatever the weights and the layers.
     """
 
-    def __init__(
-        self, widths: tuple[int, ...], channels: int, side: int, streams: Streams, device: torch.device
-    ) -> None:
-        """`widths`: the number of filters of each layer."""
-        self._weights: list[Tensor] = []
-        self._scale = 1.0
-        inputs, left = channels, side
-        for layer, outputs in enumerate(widths):
-            weight = torch.from_numpy(streams.gaussian((outputs, inputs, 3, 3), "convolutions", layer))
-            weight -= DIFFERENCE * weight.mean(dim=(2, 3), keepdim=True)
-            self._weights.append(weight / math.sqrt(9 * inputs / 2))
-            inputs, left = outputs, (left + 1) // 2
-        self.size = inputs * left**2
-        made = torch.from_numpy(noise_images(MADE, channels, side, streams))
-        self._scale = _apart(made.flatten(1)) / _apart(self(made))
-        self._weights = [weight.to(torch.float32).to(device) for weight in self._weights]
+    def __init__(self, weights: Weights, channels: int, side: int, device: torch.device) -> None:
+        tensors = {name: value.to(device) for name, value in weights.items()}
+        count = (len(tensors) - 1) // 2
+        self._layers = [(tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]) for layer in range(count)]
+        self._scale = tensors["scale"]
+        self.size = output_size(tuple(len(bias) for _, bias in self._layers), side)
+
+    def layers(self, images: Tensor) -> list[Tensor]:
+        """Return the output of each layer [n, filters, h, w] of images [n, c, h, w] in [0, 1]."""
+        found, seen = [], 2 * images - 1
+        for weight, bias in self._layers:
+            seen = nn.functional.conv2d(seen, weight, bias, padding=1)
+            mean = seen.mean(dim=(1, 2, 3), keepdim=True)
+            seen = seen - mean
+            seen = seen / (seen.square().mean(dim=(1, 2, 3), keepdim=True) + FLAT).sqrt()
+            seen = nn.functional.avg_pool2d(nn.functional.silu(seen), 2, ceil_mode=True)
+            found.append(seen)
+        return found
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return [n, size] of images [n, c, h, w] in [0, 1]."""
-        for weight in self._weights:
-            images = nn.functional.leaky_relu(nn.functional.conv2d(images, weight, padding=1), SLOPE)
-            images = nn.functional.avg_pool2d(images, 2, ceil_mode=True)
-        return self._scale * images.flatten(1)
+        pooled = [nn.functional.adaptive_avg_pool2d(layer, min(GRID, layer.shape[-1])) for layer in self.layers(images)]
+        return self._scale * torch.cat([nn.functional.normalize(layer.flatten(1), dim=1) for layer in pooled], dim=1)
+
+
+def output_size(widths: tuple[int, ...], side: int) -> int:
+    """How many numbers a network of so many filters in each layer makes of an image."""
+    size = 0
+    for width in widths:
+        side = (side + 1) // 2
+        size += width * min(GRID, side) ** 2
+    return size
+
+
+def weight_shapes(widths: tuple[int, ...], channels: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each of the weights, all of them float32."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (inputs, outputs) in enumerate(zip((channels, *widths), widths)):
+        shapes |= {f"{layer}.weight": (outputs, inputs, 3, 3), f"{layer}.bias": (outputs,)}
+    return {**shapes, "scale": ()}
+
+
+def untrained_weights(widths: tuple[int, ...], channels: int, side: int, streams: Streams) -> dict[str, Tensor]:
+    """Random weights, scaled by made images: public, and no data is used."""
+    weights = {}
+    for name, shape in weight_shapes(widths, channels).items():
+        if name.endswith("weight"):
+            weight = torch.from_numpy(streams.gaussian(shape, "convolutions", name))
+            weight -= DIFFERENCE * weight.mean(dim=(2, 3), keepdim=True)
+            weights[name] = (weight / math.sqrt(math.prod(shape[1:]) / 2)).float()
+        else:
+            weights[name] = torch.zeros(shape)
+    return scaled(weights, torch.from_numpy(noise_images(MADE, channels, side, streams)).float())
+
+
+def scaled(weights: Weights, images: Tensor) -> dict[str, Tensor]:
+    """The weights with the scale at which these images are as far apart behind the network as in pixels."""
+    network = Convolutions({**weights, "scale": torch.ones(())}, images.shape[1], images.shape[-1], images.device)
+    return {**weights, "scale": torch.tensor(_apart(images.flatten(1)) / _apart(network(images)))}
 
 
 def noise_images(number: int, channels: int, side: int, streams: Streams) -> np.ndarray:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from gswgan.critics.kernel.convolutions import UntrainedConvolutions
+from gswgan.critics.kernel.convolutions import Convolutions, Weights, untrained_weights
+from gswgan.errors import PlanError
 from gswgan.privacy import Streams
-from gswgan.ranges import OMIT_DEFAULT, Features, Range, Seed
+from gswgan.ranges import MAX_STEPS, OMIT_DEFAULT, Features, Range, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,10 @@ class KernelSettings:
     windows: Annotated[tuple[float, ...], Range(0.0, 1e6)] = (0.0,)
     seed: Seed = 0  # of the random frequencies
     convolutions: Annotated[tuple[int, ...], Range(1, 1024)] = field(default=(), metadata=OMIT_DEFAULT)
-    """Filters in each layer of an untrained network, whose output every second feature sees in place of the pixels."""
+    """Filters in each layer of a network, whose output half of the features see in place of the pixels."""
+    encoder_steps: Annotated[int, Range(0, MAX_STEPS)] = field(default=0, metadata=OMIT_DEFAULT)
+    """Steps in which that network learns from public images, before the release; 0: it stays untrained."""
+    encoder_batch: Annotated[int, Range(2, 2**16)] = field(default=512, metadata=OMIT_DEFAULT)
 
     @property
     def scales(self) -> str:
@@ -45,20 +50,27 @@ class RandomFeatures:
 
     Approximates the Gaussian kernel (Rahimi and Recht 2007); with several length scales, their mean. Where a length
     scale has a window, w_j is faded out around a random place: the kernel then compares neighbourhoods. With
-    convolutions, x is the image together with what an untrained network makes of it, and each w_j sees one of the two:
-    pooled convolutions see shapes and are blind to fine patterns, pixels are the other way round. |phi(x)| = 1 as ever.
+    convolutions, x is the image together with what a network makes of it, and each w_j sees one of the two: pooled
+    convolutions see shapes and are blind to fine patterns, pixels are the other way round. |phi(x)| = 1 as ever.
     """
 
-    def __init__(self, settings: KernelSettings, channels: int, side: int, device: torch.device) -> None:
+    def __init__(
+        self, settings: KernelSettings, channels: int, side: int, device: torch.device, encoder: Weights | None = None
+    ) -> None:
+        """`encoder`: the weights of the convolutions, where they were trained; without it they are untrained."""
+        if (settings.encoder_steps > 0) != (encoder is not None):
+            raise PlanError("encoder_steps", settings.encoder_steps, "an encoder exactly where it was trained")
         half, streams = settings.features // 2, Streams.public(settings.seed)
         draws = streams.gaussian((channels * side**2, half), "features")
         draws /= (scales := np.resize(np.asarray(settings.length_scales), half))
         draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
-        self.network: UntrainedConvolutions | None = None
+        self.network: Convolutions | None = None
         if settings.convolutions:
-            self.network = UntrainedConvolutions(settings.convolutions, channels, side, streams, device)
+            weights = untrained_weights(settings.convolutions, channels, side, streams) if encoder is None else encoder
+            self.network = Convolutions(weights, channels, side, device)
             convolved = streams.gaussian((self.network.size, half), "convolved features") / scales
-            draws[:, 1::2] = convolved[:, ::2] = 0.0
+            behind = np.arange(half) // len(settings.length_scales) % 2 == 1  # all length scales on both sides
+            draws[:, behind] = convolved[:, ~behind] = 0.0
             draws = np.concatenate([draws, convolved])
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width, self.side = 2 * half, side
@@ -80,6 +92,14 @@ def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
     apart = (np.arange(side)[None, :, None] - centres[:, None]) ** 2 / np.where(radii > 0, 2 * radii**2, np.inf)
     rows, columns = np.exp(-apart)
     return (rows[:, None] * columns[None]).reshape(side**2, len(radii))
+
+
+def features_of(
+    settings: KernelSettings, channels: int, side: int, device: torch.device, encoder: bytes | None
+) -> RandomFeatures:
+    """The features of a plan, with the content of its encoder's file."""
+    weights = None if encoder is None else safetensors.torch.load(encoder)
+    return RandomFeatures(settings, channels, side, device, weights)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from gswgan.critics.kernel.embedding import record_blocks
-from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, features_of, products
 from gswgan.critics.resumable import Stopped, Store
 from gswgan.data.files import Part
 from gswgan.data.stream import ImageStream, PartReader
@@ -53,6 +53,7 @@ class Job:
     settings: KernelSettings
     contribution: Contribution
     device: str
+    encoder: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +79,19 @@ class OnePass:
     """Called at the end with the number of records that added nothing: private."""
 
     def total(
-        self, settings: KernelSettings, contribution: Contribution, device: torch.device
+        self,
+        settings: KernelSettings,
+        contribution: Contribution,
+        device: torch.device,
+        encoder: bytes | None = None,
     ) -> tuple[ClippedSum, int]:
-        """Return the sum over all records and their number; raise `Stopped`, after saving, when asked to stop."""
+        """Return the sum over all records and their number; raise `Stopped`, after saving, when asked to stop.
+
+        `encoder`: the content of its file, where the features have one.
+        """
         stream, parts = self.stream, self.stream.files.parts
         where = "cpu" if self.workers == "ray" else str(device)
-        job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where)
+        job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where, encoder=encoder)
         done, total, left_out = self._saved(len(parts), settings, contribution)
         sizes = np.array([part.records for part in parts], np.int64)
         self.progress(int(sizes[done].sum()), stream.public_records)
@@ -131,7 +139,7 @@ def sum_part(job: Job, part: Part) -> Partial:
     """Read a part, and clip and sum the features of its records, in a worker."""
     reader, records, left_out = job.reader, 0, 0
     with _one_thread(), products(tf32=False):
-        features = _features(job.settings, reader.channels, reader.image_size, job.device)
+        features = _features(job.settings, reader.channels, reader.image_size, job.device, job.encoder)
 
         def blocks() -> Iterator[Block]:
             nonlocal records, left_out
@@ -248,8 +256,8 @@ def _context() -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _features(settings: KernelSettings, channels: int, side: int, device: str) -> RandomFeatures:
-    return RandomFeatures(settings, channels, side, torch.device(device))
+def _features(settings: KernelSettings, channels: int, side: int, device: str, encoder: bytes | None) -> RandomFeatures:
+    return features_of(settings, channels, side, torch.device(device), encoder)
 
 
 @contextlib.contextmanager
