@@ -131,7 +131,13 @@ def test_verify_finds_a_ledger_that_says_something_else(tmp_path: Path):
     north.write_bytes(empty)  # as if it had recorded nothing
     (said,) = ask("verify", tmp_path / "bundle", "--site", north, code=1)["site"]["disagreements"]
     assert "has recorded none" in said
-    north.write_bytes(kept)
+    north.write_bytes(kept + b'{"attempt": 0, "ev')  # it died while it wrote another line: who looks does not write
+    shown = call("verify", tmp_path / "bundle", "--site", tmp_path / "north/state")
+    assert "the last line" in shown
+    assert ask("verify", tmp_path / "bundle", "--site", north)["site"]["torn"] is True
+    ask("federate", "status", tmp_path / "north/state")
+    ask("federate", "inspect", plan, "--site", site(tmp_path, "north"))
+    assert north.read_bytes() == kept + b'{"attempt": 0, "ev'
     next(north.parent.glob("answer.bin")).unlink()  # it lost what it sent and is asked again: another answer
     call("federate", "answer", plan, "--site", site(tmp_path, "north", epsilon=100.0), "--out", tmp_path / "second")
     (said,) = ask("verify", tmp_path / "bundle", "--site", north, code=1)["site"]["disagreements"]
@@ -192,7 +198,7 @@ def test_a_round_over_flower_that_lacks_sites_at_its_deadline_can_be_held_again(
     answer_all(held_round, those)
     opened = held_round.folder.private / "opened.json"
     write_json(opened, {"at": 1.0})
-    nobody = SimpleNamespace(get_node_ids=list, push_messages=lambda sent: [], pull_messages=lambda names: [])
+    nobody = SimpleNamespace(get_nodes=list, push_messages=lambda sent: [], pull_messages=lambda names: [])
     with pytest.raises(FederationError, match=r"2 of 3 sites; none of site-00001.*at least 3"):
         hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
     assert not held_round.folder.ledger.exists()
