@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,9 @@ def test_a_round_of_sites_that_differ(tmp_path: Path):
         assert not (tmp_path / name / "state").exists()  # looking records nothing
         out = tmp_path / "answers" / f"{name}.safetensors"
         call("federate", "answer", plan, "--site", site(tmp_path, name), "--out", out)
+        after = ask("federate", "inspect", plan, "--site", site(tmp_path, name))
+        assert (before["refused"], after["refused"]) == (None, None)
+        assert "the same bytes" in after["who_learns_what"][-1]
         assert before["bytes"] <= out.stat().st_size < before["bytes"] + 1000  # what was said to leave
         assert answer_bytes(RunFolder(tmp_path / "RUN").plan()) == before["bytes"]
     assert {one["answers"] for one in ask("federate", "status", tmp_path / "RUN")["answers"]} == {0}
@@ -125,6 +129,8 @@ def test_verify_finds_a_ledger_that_says_something_else(tmp_path: Path):
     (west,) = (tmp_path / "west/state").glob("*/*/ledger.jsonl")
     west.write_bytes(west.read_bytes().splitlines(keepends=True)[0])  # nothing recorded, nothing counted: they agree
     assert not ask("verify", tmp_path / "bundle", "--site", west)["site"]["disagreements"]
+    shutil.rmtree(west.parent)  # as a site that has never answered
+    assert ask("verify", tmp_path / "bundle", "--site", tmp_path / "west/state")["site"]["answers"] == 0
     (north,) = (tmp_path / "north/state").glob("*/*/ledger.jsonl")
     empty = north.read_bytes().splitlines(keepends=True)[0]
     kept = north.read_bytes()

@@ -260,17 +260,19 @@ def _inspect_at(plan: Plan, config: dict[str, Any]) -> tuple[list[str], str | No
         me = client_of({**config, "state": place}, look=True)
         memory = Memory.read(home if (home / "client.json").exists() else me.home)
         memory = dataclasses.replace(memory, cap=Memory.read(me.home).cap)
+        has_answered = any(home.glob(f"{plan.digest()[:32]}/answer.bin"))
         try:
             me.check(plan)
-            memory.cap.check((*memory.events, answer_event(plan)))
-            refused = None
+            if not has_answered:
+                memory.cap.check((*memory.events, answer_event(plan)))
+            refused, answer = (
+                None,
+                "given: asked again the site sends the same bytes" if has_answered else "it would give one",
+            )
         except GswganError as wrong:
-            refused = str(wrong)
+            refused, answer = str(wrong), f"this site REFUSES the plan: {wrong}"
     learnt = [*who_learns_what(plan, memory), *class_lines(records_of(config), plan.facts)]
-    return [
-        *learnt,
-        "answer:    " + (f"this site REFUSES the plan: {refused}" if refused else "this site would give one"),
-    ], refused
+    return [*learnt, f"answer:    {answer}"], refused
 
 
 def spent_content(memory: Memory) -> dict[str, Any]:
