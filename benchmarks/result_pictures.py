@@ -37,7 +37,7 @@ def pictures() -> str:
 
 def silos() -> str:
     """Every round over silos, the generator trained from its release."""
-    head = ["round", "sites", "noise by", "epsilon, to", "as loud as one site at epsilon", "CNN", "machine"]
+    head = ["round", "sites", "noise by", "epsilon, to", "like one site at", "CNN", "machine"]
     rows = []
     for one in _records():
         if sites := one["plan"]["facts"].get("silos"):

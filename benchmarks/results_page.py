@@ -88,10 +88,9 @@ the kernel critic's blurred images.
 {silos()}
 
 Records protected, delta 1e-5, one record of one site replaced; a generator from the released sums, one seed. Sites hold
-equal parts ("even") or 4 of 10 classes each ("skewed"). The same data at one site: `kernel` above. m full noises are as
-loud as one site's at a smaller epsilon (column); a trusted aggregator's one noise on the same sums is that of one site.
-Blood cells lose more than 0.03, but the two runs differ in more than noise: on two cores the generator has width 16 and
-4,000 steps of 100, on the H200 64 and 5,000 of 200. What is due to which has not been measured.
+equal parts ("even") or 4 of 10 classes each ("skewed"). The same data at one site, which a trusted aggregator's sum
+equals: `kernel` above. Blood cells lose more than 0.03, but more than the noise differs: on two cores the generator is
+smaller (width 16, not 64) and trains less.
 
 ## Persons
 
