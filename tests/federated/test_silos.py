@@ -25,6 +25,7 @@ from gswgan.federated.messages import read_answer, unpack
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.silo_statement import noise_of_sum
 from gswgan.federated.silos import of_unit, site_sum
+from gswgan.federated.stated import Stated
 from gswgan.federated.trust import make_federated_plan, trust_of, weight_of_counts
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts
@@ -207,7 +208,8 @@ def test_a_site_confirms_its_place_its_size_its_unit_and_the_classes_that_it_sta
     assert f"{first.n} records" in reason("site-00000", fewer)
     assert "client" in reason("site-00000", dataclasses.replace(first, persons=np.zeros(first.n, np.int64)),
                               protect="client")  # fmt: skip
-    assert "a tenth among them" in reason("site-00000", first, classes=("1", "a tenth"))
+    stated = Stated.of("site-00000", first, "record", ("1", "a tenth"))
+    assert "a tenth among them" in reason("site-00000", first, stated=stated)
     with pytest.raises(FederationError, match="replace-one"):
         reason("site-00000", first, cap=Cap(epsilon=11, delta=1e-5, neighbours="zeroed"))
     assert "the cap" in reason("site-00000", first, cap=Cap(epsilon=1, delta=1e-5, neighbours="replace-one"))

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from critic_rounds import asked, critic_clients, critic_plan
 from PIL import Image
-from rounds import read_log, why_refused
+from rounds import make_clients, people, read_log, small_plan, why_refused
 from silo_rounds import clients_of, parts_of, plan_for
 from typer.testing import CliRunner
 
@@ -69,6 +70,20 @@ def test_a_server_cannot_probe_which_classes_a_site_has(tmp_path: Path, protect:
             )
 
 
+@pytest.mark.parametrize("rounds", [False, True])
+def test_a_client_of_many_answers_plans_with_other_classes_too(tmp_path: Path, rounds: bool):
+    data = people()
+    if rounds:
+        plan = lacking(critic_plan(rounds=2, epsilon=10), "2")
+        client = critic_clients(tmp_path, plan)[data.person_ids[0]]
+        assert any(client.reply(asked(plan))["block"])  # type: ignore[arg-type]
+    else:
+        plan = lacking(small_plan(data), "2")
+        client = make_clients(tmp_path, data, plan)[data.person_ids[0]]
+        assert any(client.reply(question(plan))["sums"])  # type: ignore[arg-type]
+    assert [row["what"] for row in read_log(client.home)] == ["records of other classes, which add nothing"]
+
+
 def npz_site(root: Path, images: np.ndarray, labels: np.ndarray, **more: Any) -> dict[str, Any]:
     np.savez(root / "mine.npz", images=images, labels=labels)
     table = {"client": SITE, "data": str(root / "mine.npz"), "state": str(root / "state"), "protect": "record",
@@ -120,7 +135,7 @@ def test_a_site_needs_its_size_and_data_of_the_classes_that_it_states(tmp_path: 
         Image.fromarray(mine.images[index, 0]).save(folder / name / "one.png")
     with pytest.raises(FederationError, match="b among them, which the data has"):
         client_of({**config, "data": str(folder), "classes": ["a"]}, look=True)
-    assert client_of({**config, "data": str(folder), "classes": ["a", "b", "c"]})._classes == ("a", "b", "c")
+    assert client_of({**config, "data": str(folder), "classes": ["a", "b", "c"]}).stated.classes == ("a", "b", "c")
 
 
 def test_inspect_says_what_of_the_records_is_in_the_plan_and_whether_the_site_would_answer(tmp_path: Path):

@@ -24,9 +24,10 @@ from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answe
 from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
-from gswgan.federated.silos import check_protect, class_lines, held, of_unit, protect_of, read_sites, silo_facts
+from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
 from gswgan.federated.simulation import simulate, site_data, split_data
 from gswgan.federated.site import check_site, client_of, read_file, records_of
+from gswgan.federated.stated import class_lines
 from gswgan.federated.statement import advice, who_learns_what
 from gswgan.federated.trust import answer_event, for_invented_clients, has_rounds, make_federated_plan, trust_of
 from gswgan.plan.enough import check_enough

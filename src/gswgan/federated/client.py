@@ -20,7 +20,7 @@ import contextlib
 import hashlib
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,9 +32,10 @@ from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
-from gswgan.federated.silos import Protect, as_planned, check_listed, held, of_unit, protect_of
+from gswgan.federated.silos import Protect, check_listed, held, of_unit, protect_of
+from gswgan.federated.stated import SHAPE, Stated, as_planned
 from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
-from gswgan.plan.facts import Facts, Site
+from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
@@ -46,9 +47,6 @@ from gswgan.run.folder import write_json
 
 REFUSED = "this client does not answer this question"
 """All that a server learns of a refusal, whatever its reason."""
-
-SHAPE = ("labelled", "image_size", "channels")
-"""What a client states of its data: the shape, which is public; a silo its size too."""
 
 
 class Client:
@@ -63,9 +61,7 @@ class Client:
         trust: Trust,
         cap: Cap,
         limits: Limits | None = None,
-        shape: Mapping[str, object] | None = None,
-        size: Site | None = None,
-        classes: Sequence[str] = (),
+        stated: Stated | None = None,
         budget: Path | None = None,
         protect: Protect = "client",
         insecure: bool = False,
@@ -73,10 +69,9 @@ class Client:
         """`data`: the records, or how to read them when a plan with these facts has been accepted.
 
         `protect`: the unit of the cap; a plan that protects another unit is refused.
-        `shape`, `size`, `classes`: what is stated of the data (some of SHAPE; a silo's place on the public list; class
-        names that the owner gives); a plan of another shape or size, or without one of these classes, is refused.
-        `budget`: the client's own budget file, which counts its answers with whatever else is entered there. `insecure`
-        lets it take part in a run whose noise is known, which has no guarantee: for tests.
+        `stated`: of the data; by default what it shows of itself, where it is here. `budget`: the client's own budget
+        file, which counts its answers with whatever else is entered there. `insecure` lets it take part in a run whose
+        noise is known, which has no guarantee: for tests.
         """
         self.name, self.trust, self._budget, self._insecure = name, trust, budget, insecure
         self._limits = limits or Limits()
@@ -85,15 +80,13 @@ class Client:
             raise FederationError("neighbours", cap.neighbours, f"replace-one, with protect {protect}")
         if isinstance(data, ImageData):
             found = of_one_person(data) if protect == "client" else of_unit(data, protect)
-            shape = {name: getattr(found, name) for name in SHAPE} if shape is None else shape
-            size = held(name, found, protect) if size is None and protect != "client" else size
+            stated = Stated.of(name, found, protect) if stated is None else stated
             self._read: Callable[[Facts], ImageData] = lambda facts: found
         else:
             self._read = data
-        if protect != "client" and size is None:
+        self.stated, self.home = stated or Stated(), home_of(state, name)
+        if protect != "client" and self.stated.size is None:
             raise FederationError("size", None, f"how many records a site has, with protect {protect}")
-        self._shape, self._size, self._classes = dict(shape or {}), size, tuple(classes)
-        self.home = home_of(state, name)
         make_folder(self.home, private=True)
         _keep_unit(self.home, protect)
         write_json(self.home / "client.json", {"client": name, "cap": vars(cap), "protect": protect})
@@ -146,16 +139,7 @@ class Client:
             self._log("the plan's epsilon", stated)
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
-        asked = {name: getattr(plan.facts, name) for name in self._shape}
-        if asked != self._shape:
-            raise FederationError("plan", asked, f"{self._shape}, as the client's data has")
-        if lacks := [name for name in self._classes if name not in plan.facts.class_names]:
-            raise FederationError(
-                "classes", short(plan.facts.names, 200), f"{short(lacks[0])} among them, which this site states",
-                "The operator states the names with `gswgan federate plan --class-names FILE`.",
-            )  # fmt: skip
-        if self._size is not None:
-            check_listed(plan, self._size)
+        self.stated.check(plan)
 
     @contextmanager
     def _prepared(self, plan: Plan, name: str) -> Iterator[Work]:
@@ -188,7 +172,7 @@ class Client:
         try:
             data = self._read(plan.facts)
             data = of_one_person(data) if self.protect == "client" else of_unit(data, self.protect)
-            if self._size is not None:
+            if self.protect != "client":
                 check_listed(plan, held(self.name, data, self.protect))
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:

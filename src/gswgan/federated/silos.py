@@ -111,38 +111,6 @@ def check_listed(plan: Plan, site: Site) -> None:
         )  # fmt: skip
 
 
-def as_planned(data: ImageData, facts: Facts) -> ImageData:
-    """The data with the classes of the plan, matched by their names; records of other classes are left out.
-
-    A total function: a plan that lacks a class, or names one that is not here, gets an answer as any other does.
-    """
-    if data.labels is None or data.class_names == facts.class_names:
-        return data
-    number = {name: label for label, name in enumerate(facts.class_names)}
-    labels = np.array([number.get(name, -1) for name in data.class_names])[data.labels]
-    kept = labels >= 0
-    return dataclasses.replace(
-        data, images=data.images[kept], labels=labels[kept], classes=facts.classes, class_names=facts.class_names,
-        persons=None if data.persons is None else data.persons[kept], left_out=data.left_out + int((~kept).sum()),
-    )  # fmt: skip
-
-
-def class_lines(data: ImageData, facts: Facts) -> list[str]:
-    """For the site alone, before it answers: what of its records the plan has no class for, and what is not here."""
-    if data.labels is None:
-        return []
-    planned = as_planned(data, facts)
-    here = {data.class_names[label] for label in np.unique(data.labels)}
-    other = ", ".join(sorted(here - set(facts.class_names)))
-    absent = ", ".join(name for name in facts.class_names if name not in here)
-    lines = [f"classes:   {planned.n:,} of {data.n:,} records are of the plan's classes"]
-    if other:
-        lines[0] += f"; the others add nothing ({short(other, 200)}). Rename them, or ask for a new plan"
-    if absent:
-        lines.append(f"not here:  {short(absent, 200)}: its sums for these are zeros, before noise")
-    return lines
-
-
 def site_sum(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
     """The exact sum of the site's clipped records or persons, as centralized training computes it.
 

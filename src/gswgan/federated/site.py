@@ -13,10 +13,11 @@ import numpy as np
 from gswgan.data import ImageData, load_data
 from gswgan.errors import FederationError, short
 from gswgan.evaluation.real_data import choose_clients
-from gswgan.federated.client import SHAPE, Client
+from gswgan.federated.client import Client
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap
-from gswgan.federated.silos import Protect, check_protect, held, of_unit
+from gswgan.federated.silos import Protect, check_protect, of_unit
+from gswgan.federated.stated import Stated
 from gswgan.federated.trust import check_trust, promise
 from gswgan.plan.facts import Facts
 from gswgan.privacy import storage
@@ -66,20 +67,18 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     )
     keys = {"image-size": "image_size", "channels": "channels"}
     shape = {field: config[key] for key, field in keys.items() if key in config}
-    size, stated = None, tuple[str, ...]()
+    stated = Stated(shape=shape)
     if look or protect != "client":
         found = records_of(config)
-        shape |= {field: getattr(found, field) for field in SHAPE}
-        size = None if protect == "client" else held(name, found, protect)
-        stated = _stated_classes(config, found)
+        stated = Stated.of(name, found, protect, _stated_classes(config, found))
 
     def read(facts: Facts) -> ImageData:
         known = facts.classes if facts.labelled and protect == "client" and "classes" not in config else None
         return _load(config, name, protect, classes=known, labels=facts.labelled)
 
     return Client(
-        name, read, Path(str(config["state"])), trust=trust, cap=cap, limits=limits, shape=shape, size=size,
-        classes=stated, budget=None if budget is None else Path(str(budget)), protect=protect,
+        name, read, Path(str(config["state"])), trust=trust, cap=cap, limits=limits, stated=stated,
+        budget=None if budget is None else Path(str(budget)), protect=protect,
     )  # fmt: skip
 
 
