@@ -133,6 +133,7 @@ def test_a_site_needs_its_size_and_data_of_the_classes_that_it_states(tmp_path: 
     for index, name in ((0, "a"), (1, "b")):
         (folder / name).mkdir(parents=True)
         Image.fromarray(mine.images[index, 0]).save(folder / name / "one.png")
+    assert client_of({**config, "data": str(folder), "classes": 2}).stated.classes == ()  # how many, not their names
     with pytest.raises(FederationError, match="b among them, which the data has"):
         client_of({**config, "data": str(folder), "classes": ["a"]}, look=True)
     assert client_of({**config, "data": str(folder), "classes": ["a", "b", "c"]}).stated.classes == ("a", "b", "c")

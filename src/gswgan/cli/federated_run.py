@@ -230,9 +230,10 @@ def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: st
 def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]:
     """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data."""
     asked = read_plan(plan)
-    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
+    found = records_of(config)  # whoever starts this hears what is wrong with the records
+    me = client_of(config, found=found)
     show(asked)
-    learnt = [*who_learns_what(asked, Memory.read(me.home)), *class_lines(records_of(config), asked.facts)]
+    learnt = [*who_learns_what(asked, Memory.read(me.home)), *class_lines(found, asked.facts)]
     console.print("\n".join(learnt), markup=False)
     write_answer(out, me, asked)
     console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
@@ -256,9 +257,9 @@ def inspect_plan(plan: Path, site: Path | None) -> dict[str, Any]:
 
 def _inspect_at(plan: Plan, config: dict[str, Any]) -> tuple[list[str], str | None]:
     """What a site learns when it looks at a plan with its own records, and why it would refuse the plan."""
-    home = home_of(Path(str(config["state"])), str(config["client"]))
+    home, found, refused = home_of(Path(str(config["state"])), str(config["client"])), records_of(config), None
     with TemporaryDirectory() as place:  # in place of its state: nothing is recorded
-        me = client_of({**config, "state": place}, look=True)
+        me = client_of({**config, "state": place}, found=found)
         memory = Memory.read(home if (home / "client.json").exists() else me.home)
         memory = dataclasses.replace(memory, cap=Memory.read(me.home).cap)
         has_answered = any(home.glob(f"{plan.digest()[:32]}/answer.bin"))
@@ -266,13 +267,10 @@ def _inspect_at(plan: Plan, config: dict[str, Any]) -> tuple[list[str], str | No
             me.check(plan)
             if not has_answered:
                 memory.cap.check((*memory.events, answer_event(plan)))
-            refused, answer = (
-                None,
-                "given: asked again the site sends the same bytes" if has_answered else "it would give one",
-            )
+            answer = "given: asked again the site sends the same bytes" if has_answered else "this site would give one"
         except GswganError as wrong:
             refused, answer = str(wrong), f"this site REFUSES the plan: {wrong}"
-    learnt = [*who_learns_what(plan, memory), *class_lines(records_of(config), plan.facts)]
+    learnt = [*who_learns_what(plan, memory), *class_lines(found, plan.facts)]
     return [*learnt, f"answer:    {answer}"], refused
 
 

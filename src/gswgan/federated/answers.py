@@ -45,8 +45,6 @@ class Answers:
         self.place = private / "answers" if number is None else private / "rounds" / str(number)
         self._closed = private / "closed.json" if number is None else self.place / "closed.json"
         self._log, self.deadline, self._folder = log_of(folder), math.inf, folder
-        if self._log.exists():
-            drop_torn_tail(self._log)  # before the next line is added to it
         self._is_closed, self.digests = self._closed.exists(), dict[str, str]()
         self.recall()
 
@@ -163,7 +161,9 @@ def log_of(folder: RunFolder) -> Path:
 
 
 def known_nodes(folder: RunFolder) -> dict[int, str]:
-    """The client that each node has answered for, as the log of a run has it."""
+    """The client that each node has answered for, as the log of a run has it. For the server, which goes on with it."""
+    if log_of(folder).exists():
+        drop_torn_tail(log_of(folder))  # before the next line is added
     return {int(row["node"]): row["client"] for row in log_rows(log_of(folder)) if "digest" in row}
 
 

@@ -136,6 +136,7 @@ class FlowerCarrier:
         self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
         self._nodes: dict[str, int] = dict(known or {})  # client: node
         self._fixed, self._roster = fixed_nodes, None if roster is None else frozenset(roster)
+        self._names: dict[int, str] = {}  # node: as whom its key is registered
         self._met: set[int] = set()  # nodes that have said who they are
         self._hellos: dict[str, int] = {}  # message: node; an answer may come after the round in which it was asked
         self._greeted: dict[int, float] = {}  # node: when
@@ -177,7 +178,7 @@ class FlowerCarrier:
         """
         owner, why = self._nodes.get(client, node), ""
         self._met.add(node)
-        name = registered_names(self._grid).get(node, "")
+        name = self._names.get(node, "")
         if self._roster is not None and client not in self._roster:
             why = "who is not on the list"
         elif name not in ("", client):
@@ -196,7 +197,9 @@ class FlowerCarrier:
 
     def _strangers(self, now: float) -> list[int]:
         """Nodes to say hello to: new ones, and those that have not said who they are for a while."""
-        unknown = sorted(set(self._grid.get_node_ids()) - self._met)
+        here = registered_names(self._grid)
+        self._names |= here
+        unknown = sorted(set(here) - self._met)
         new = [node for node in unknown if now - self._greeted.get(node, 0) > self._patience]
         self._greeted |= dict.fromkeys(new, now)
         return new

@@ -50,12 +50,13 @@ def check_site(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config)
 
 
-def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
+def client_of(config: Mapping[str, Any], *, look: bool = False, found: ImageData | None = None) -> Client:
     """The client that a site's configuration describes. Its records are read when a plan has been accepted.
 
     If the records do not belong (min-records, accuracy) the client answers all the same: zeros. `look`: read them now
     as well, so that whoever starts the client hears what is wrong with them; their shape is what is stated of them. A
-    silo always looks, since its size is stated. Class names are stated by `classes` alone, a number or their list.
+    silo always looks, since its size is stated. `found`: the records, where they have been read (`records_of`). Class
+    names are stated by `classes` alone, a number or their list.
     """
     name, budget, trust = str(config["client"]), config.get("budget"), check_trust(str(config["trust"]))
     limits = Limits(**{key: float(config[key]) for key in ("memory", "work") if key in config})
@@ -68,8 +69,9 @@ def client_of(config: Mapping[str, Any], *, look: bool = False) -> Client:
     keys = {"image-size": "image_size", "channels": "channels"}
     shape = {field: config[key] for key, field in keys.items() if key in config}
     stated = Stated(shape=shape)
-    if look or protect != "client":
+    if found is None and (look or protect != "client"):
         found = records_of(config)
+    if found is not None:
         stated = Stated.of(name, found, protect, _stated_classes(config, found))
 
     def read(facts: Facts) -> ImageData:
@@ -89,13 +91,17 @@ def records_of(config: Mapping[str, Any]) -> ImageData:
 
 
 def _stated_classes(config: Mapping[str, Any], found: ImageData) -> tuple[str, ...]:
-    """The class names that the owner gives; the data has no others."""
+    """The class names that the owner gives, as a list or as numbers; the data has no others."""
     given = config.get("classes")
     if not isinstance(given, list):
-        return () if given is None else found.class_names
-    if others := [name for name in found.class_names if name not in given]:
-        raise FederationError("classes", short(given, 200), f"{short(others[0])} among them, which the data has")
-    return tuple(map(str, given))
+        numbers = tuple(map(str, range(given or 0)))
+        return numbers if found.class_names == numbers else ()
+    names = tuple(map(str, given))
+    if others := [name for name in found.class_names if name not in names]:
+        raise FederationError(
+            "classes", short(", ".join(names), 200), f"{short(others[0])} among them, which the data has"
+        )
+    return names
 
 
 def _load(
