@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from gswgan.privacy.accountant import visible_draw_epsilon
 from result_runs import RESULTS, SETS, Record, machine, name, spread, table, true_epsilon
 
 DATA = {"blood": "blood cells", "faces": "faces", "cifar10": "CIFAR-10", "skin": "skin lesions"}
@@ -36,14 +37,15 @@ def pictures() -> str:
 
 def silos() -> str:
     """Every round over silos, the generator trained from its release."""
-    head = ["round", "sites", "noise by", "epsilon, to", "CNN", "machine"]
+    head = ["round", "sites", "noise by", "epsilon, to", "like one site at", "CNN", "machine"]
     rows = []
     for one in _records():
         if sites := one["plan"]["facts"].get("silos"):
             own = one["privacy"]["observer"] == "server"
             told = f"{true_epsilon(one)}, server, other sites, public" if own else f"{true_epsilon(one)}, public"
             count, by = str(len(sites["sites"])), "every site" if own else "the server, once"
-            rows.append(
-                [one["name"].removeprefix("silos-"), count, by, told, spread([one], "cnn_accuracy", 3), machine(one)]
-            )
+            mu = 2 / (one["plan"]["privacy"]["noise_std"] * (len(sites["sites"]) ** 0.5 if own else 1.0))
+            alone = f"{visible_draw_epsilon(mu, 1, 1, one['plan']['privacy']['delta']):.1f}"
+            which = one["name"].removeprefix("silos-")
+            rows.append([which, count, by, told, alone, spread([one], "cnn_accuracy", 3), machine(one)])
     return table(head, rows)

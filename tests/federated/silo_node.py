@@ -16,7 +16,7 @@ from gswgan.federated.site import check_site, client_of, read_file
 def main(site: str, fault: str) -> None:
     config = check_site(read_file(Path(site)))
     client = client_of(config, look=True)
-    honest = client.reply
+    honest, sent = client.reply, list[str]()
 
     def reply(fields: Any) -> Any:
         found = honest(fields)
@@ -25,7 +25,10 @@ def main(site: str, fault: str) -> None:
         (client.home / "asked").touch()
         if fault == "hang":  # recorded and kept, not sent
             threading.Event().wait()
-        return {**found, "sums": np.random.default_rng(0).bytes(len(found["sums"]))}
+        sent.append(fault)
+        if len(sent) == 1:
+            return {**found, "sums": np.random.default_rng(0).bytes(len(found["sums"]))}
+        return {**found, "client": "site-00000"}  # and asked once more, in the name of another site
 
     client.reply = reply  # type: ignore[method-assign]
     run_node(config, client, note=lambda text: print(text, flush=True))

@@ -84,8 +84,8 @@ def test_two_different_answers_with_one_id_stop_the_round_and_none_is_taken(tmp_
     assert not RunFolder(out).ledger.exists()
 
 
-def test_a_site_whose_classes_have_other_names_does_not_answer_and_spends_nothing(tmp_path: Path):
-    """With the names in another order the number of classes would be right and every label wrong."""
+def test_a_site_that_states_its_classes_refuses_other_names_and_spends_nothing(tmp_path: Path):
+    """In another order they are the same classes: they are matched by name."""
     data = tiny_images(30)
     for index, (image, label) in enumerate(zip(data.images[:, 0], data.labels)):  # type: ignore[arg-type]
         place = tmp_path / "scans" / ("low", "middle", "top")[label]
@@ -94,18 +94,19 @@ def test_a_site_whose_classes_have_other_names_does_not_answer_and_spends_nothin
     (tmp_path / "ids.txt").write_text("\n".join(f"site-{number}" for number in range(20)))
     shared = ("--clients", tmp_path / "ids.txt", "--image-size", 8, "--epsilon", 500, "--delta", 1e-3, "--force-spend")
     told = ("--client", "site-0", "--data", tmp_path / "scans", "--state", tmp_path / "state", "--epsilon", 600,
-            "--delta", 1e-3, "--trust", "trusted-aggregator")  # fmt: skip
-    for name, names in (("numbers", None), ("other", "low,middle,upper"), ("mixed", "top,middle,low")):
+            "--delta", 1e-3, "--trust", "trusted-aggregator", "--site", tmp_path / "site.toml")  # fmt: skip
+    (tmp_path / "site.toml").write_text('classes = ["low", "middle", "top"]')
+    for name, names in (("numbers", None), ("other", "low,middle,upper")):
         asked = ("--classes", 3)
         if names is not None:
             (tmp_path / f"{name}.txt").write_text(names.replace(",", "\n"))
             asked = ("--class-names", tmp_path / f"{name}.txt")
         call("plan", *shared, *asked, "--out", tmp_path / name)
-        with pytest.raises(FederationError, match=r"'class_names': \('low', 'middle', 'top'\).*--class-names FILE"):
+        with pytest.raises(FederationError, match=r"(low|top) among them.*--class-names FILE"):
             call("answer", tmp_path / name / "plan.json", *told, "--out", tmp_path / "answer")
     assert not (tmp_path / "answer").exists()
     assert list((tmp_path / "state").rglob("ledger.jsonl")) == []
-    (tmp_path / "names.txt").write_text("low\nmiddle\ntop\n")
+    (tmp_path / "names.txt").write_text("top\nmiddle\nlow\n")
     call("plan", *shared, "--class-names", tmp_path / "names.txt", "--out", tmp_path / "right")
     call("answer", tmp_path / "right" / "plan.json", *told, "--out", tmp_path / "answer")
     assert len(list((tmp_path / "state").rglob("ledger.jsonl"))) == 1

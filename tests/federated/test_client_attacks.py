@@ -20,6 +20,7 @@ from gswgan.federated.limits import Limits, memory_of, work_of
 from gswgan.federated.memory import MAX_LOG_BYTES, Cap, Memory, write_log
 from gswgan.federated.messages import pack, question, unpack
 from gswgan.federated.site import check_site, client_of
+from gswgan.federated.stated import Stated
 from gswgan.federated.trust import make_federated_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -173,7 +174,7 @@ def test_a_plan_with_a_large_untrained_network_is_refused_before_anything_is_all
     large = dataclasses.replace(plan, critic=critic, facts=dataclasses.replace(plan.facts, image_size=128))
     made = []
     monkeypatch.setattr("gswgan.federated.client_answers.RandomFeatures", lambda *sizes: made.append(sizes))
-    client = make_clients(tmp_path, DATA, plan, shape={})[NAME]
+    client = make_clients(tmp_path, DATA, plan, stated=Stated())[NAME]
     reply = client.reply(question(large))
     assert not made
     assert "at most 8, the limit of this site" in why_refused(client, reply)

@@ -27,9 +27,13 @@ class Grid:
         self.breaks: When = lambda node, fields: False
         self._replies: dict[str, Any] = {}
         self._held: dict[str, Any] = {}
+        self.names = dict[int, str]()  # under which the operator has registered the nodes' keys
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> list[Any]:
+        return [SimpleNamespace(node_id=node, name=self.names.get(node, "")) for node in self.nodes]
 
     def push_messages(self, messages: Iterable[tuple[int, dict[str, Any]]]) -> list[str]:
         return [self._deliver(*message) for message in messages]
@@ -101,6 +105,13 @@ def test_those_who_were_drawn_are_asked_once_and_nobody_else():
     assert ask(carrier, "b", number=1) == [("b", 12)]
     assert questions(grid) == [11, 13, 12]
     assert len([fields for _, fields in grid.sent if "hello" in fields]) == 3
+
+
+def test_a_key_that_is_registered_with_a_name_stands_for_no_other_client():
+    grid, said = Grid({11: "a", 12: "a"}), list[str]()
+    grid.names = {11: "b", 12: "a"}
+    assert ask(carrier_for(grid, note=said.append), "a") == [("a", 12)]
+    assert "its key is registered as b" in said[0]
 
 
 def test_a_hello_that_is_answered_after_its_round_is_not_lost():

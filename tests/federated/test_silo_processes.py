@@ -1,4 +1,7 @@
-"""A consortium's day over real processes: three sites with TLS and node keys, one killed, one that sends garbage."""
+"""A consortium's day over real processes: three sites with TLS and node keys, one killed, one that sends garbage.
+
+What it sends then has the name of another site, and its key has not.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def test_a_consortiums_day_with_a_kill_and_garbage(federation: SecureFederation)
 
     federation.link()
     for name in parts:
-        federation.run(str(BIN / "flwr"), "supernode", "register", f"{name}/node.key.pub", "here")
+        federation.run(str(BIN / "flwr"), "supernode", "register", f"{name}/node.key.pub", "here", "--name", name)
     federation.site(honest)
     federation.site(killed, "hang")
     federation.site(garbage, "garbage")
@@ -123,6 +126,7 @@ def test_a_consortiums_day_with_a_kill_and_garbage(federation: SecureFederation)
 
     wait(lambda: taken() == {honest, killed}, "the honest site, and the killed one after its restart")
     wait(lambda: any(row["client"] == garbage and "refused" in row for row in rows_of(folder)), "garbage")
+    wait(lambda: any(f"registered as {garbage}" in row.get("refused", "") for row in rows_of(folder)), "a wrong name")
     seen = {one["client"]: one for one in ask("federate", "status", root / "RUN")["answers"]}
     assert [seen[name]["answers"] for name in parts] == [1, 1, 0]
     assert "too large" in seen[garbage]["last_refusal"]

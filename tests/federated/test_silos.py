@@ -25,6 +25,7 @@ from gswgan.federated.messages import read_answer, unpack
 from gswgan.federated.server import Round, create_run
 from gswgan.federated.silo_statement import noise_of_sum
 from gswgan.federated.silos import of_unit, site_sum
+from gswgan.federated.stated import Stated
 from gswgan.federated.trust import make_federated_plan, trust_of, weight_of_counts
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts
@@ -190,7 +191,7 @@ def test_garbage_is_refused_and_its_site_named(tmp_path: Path, trust: str):
             read_answer({**honest, "sums": table.tobytes()}, plan)
 
 
-def test_a_site_confirms_its_place_its_size_its_unit_and_its_classes(tmp_path: Path):
+def test_a_site_confirms_its_place_its_size_its_unit_and_the_classes_that_it_states(tmp_path: Path):
     parts = parts_of("record")
     plan = plan_for(parts, "record")
     question = {"plan": json.dumps(plan.to_json())}
@@ -207,8 +208,8 @@ def test_a_site_confirms_its_place_its_size_its_unit_and_its_classes(tmp_path: P
     assert f"{first.n} records" in reason("site-00000", fewer)
     assert "client" in reason("site-00000", dataclasses.replace(first, persons=np.zeros(first.n, np.int64)),
                               protect="client")  # fmt: skip
-    unknown = dataclasses.replace(first, class_names=(*first.class_names[:-1], "a tenth"))
-    assert "a tenth" in reason("site-00000", unknown)
+    stated = Stated.of("site-00000", first, "record", ("1", "a tenth"))
+    assert "a tenth among them" in reason("site-00000", first, stated=stated)
     with pytest.raises(FederationError, match="replace-one"):
         reason("site-00000", first, cap=Cap(epsilon=11, delta=1e-5, neighbours="zeroed"))
     assert "the cap" in reason("site-00000", first, cap=Cap(epsilon=1, delta=1e-5, neighbours="replace-one"))

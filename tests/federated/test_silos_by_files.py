@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,9 @@ def test_a_round_of_sites_that_differ(tmp_path: Path):
         assert not (tmp_path / name / "state").exists()  # looking records nothing
         out = tmp_path / "answers" / f"{name}.safetensors"
         call("federate", "answer", plan, "--site", site(tmp_path, name), "--out", out)
+        after = ask("federate", "inspect", plan, "--site", site(tmp_path, name))
+        assert (before["refused"], after["refused"]) == (None, None)
+        assert "the same bytes" in after["who_learns_what"][-1]
         assert before["bytes"] <= out.stat().st_size < before["bytes"] + 1000  # what was said to leave
         assert answer_bytes(RunFolder(tmp_path / "RUN").plan()) == before["bytes"]
     assert {one["answers"] for one in ask("federate", "status", tmp_path / "RUN")["answers"]} == {0}
@@ -125,13 +129,21 @@ def test_verify_finds_a_ledger_that_says_something_else(tmp_path: Path):
     (west,) = (tmp_path / "west/state").glob("*/*/ledger.jsonl")
     west.write_bytes(west.read_bytes().splitlines(keepends=True)[0])  # nothing recorded, nothing counted: they agree
     assert not ask("verify", tmp_path / "bundle", "--site", west)["site"]["disagreements"]
+    shutil.rmtree(west.parent)  # as a site that has never answered
+    assert ask("verify", tmp_path / "bundle", "--site", tmp_path / "west/state")["site"]["answers"] == 0
     (north,) = (tmp_path / "north/state").glob("*/*/ledger.jsonl")
     empty = north.read_bytes().splitlines(keepends=True)[0]
     kept = north.read_bytes()
     north.write_bytes(empty)  # as if it had recorded nothing
     (said,) = ask("verify", tmp_path / "bundle", "--site", north, code=1)["site"]["disagreements"]
     assert "has recorded none" in said
-    north.write_bytes(kept)
+    north.write_bytes(kept + b'{"attempt": 0, "ev')  # it died while it wrote another line: who looks does not write
+    shown = call("verify", tmp_path / "bundle", "--site", tmp_path / "north/state")
+    assert "the last line" in shown
+    assert ask("verify", tmp_path / "bundle", "--site", north)["site"]["torn"] is True
+    ask("federate", "status", tmp_path / "north/state")
+    ask("federate", "inspect", plan, "--site", site(tmp_path, "north"))
+    assert north.read_bytes() == kept + b'{"attempt": 0, "ev'
     next(north.parent.glob("answer.bin")).unlink()  # it lost what it sent and is asked again: another answer
     call("federate", "answer", plan, "--site", site(tmp_path, "north", epsilon=100.0), "--out", tmp_path / "second")
     (said,) = ask("verify", tmp_path / "bundle", "--site", north, code=1)["site"]["disagreements"]
@@ -192,7 +204,7 @@ def test_a_round_over_flower_that_lacks_sites_at_its_deadline_can_be_held_again(
     answer_all(held_round, those)
     opened = held_round.folder.private / "opened.json"
     write_json(opened, {"at": 1.0})
-    nobody = SimpleNamespace(get_node_ids=list, push_messages=lambda sent: [], pull_messages=lambda names: [])
+    nobody = SimpleNamespace(get_nodes=list, push_messages=lambda sent: [], pull_messages=lambda names: [])
     with pytest.raises(FederationError, match=r"2 of 3 sites; none of site-00001.*at least 3"):
         hold(nobody, held_round, note=print, progress=lambda done: None)  # type: ignore[arg-type]
     assert not held_round.folder.ledger.exists()

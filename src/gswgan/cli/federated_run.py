@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,16 +19,17 @@ from gswgan.cli.progress import progress_bar
 from gswgan.cli.running import progress_of, run_content
 from gswgan.data import ImageData
 from gswgan.data.persons import read_ids
-from gswgan.errors import FederationError, PlanError, RunError
+from gswgan.errors import FederationError, GswganError, PlanError, RunError
 from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
 from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
 from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
 from gswgan.federated.simulation import simulate, site_data, split_data
-from gswgan.federated.site import check_site, client_of, read_file
+from gswgan.federated.site import check_site, client_of, read_file, records_of
+from gswgan.federated.stated import class_lines
 from gswgan.federated.statement import advice, who_learns_what
-from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan, trust_of
+from gswgan.federated.trust import answer_event, for_invented_clients, has_rounds, make_federated_plan, trust_of
 from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
@@ -227,10 +230,11 @@ def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: st
 def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]:
     """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data."""
     asked = read_plan(plan)
-    me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
+    found = records_of(config)  # whoever starts this hears what is wrong with the records
+    me = client_of(config, found=found)
     show(asked)
-    learnt = who_learns_what(asked, Memory.read(me.home))
-    console.print("\n".join(learnt))
+    learnt = [*who_learns_what(asked, Memory.read(me.home)), *class_lines(found, asked.facts)]
+    console.print("\n".join(learnt), markup=False)
     write_answer(out, me, asked)
     console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
     return {"answer": str(out), "who_learns_what": learnt, **spent_content(Memory.read(me.home))}
@@ -240,18 +244,34 @@ def inspect_plan(plan: Path, site: Path | None) -> dict[str, Any]:
     """What a plan asks of a site: who sees what, what leaves; returns it as plain data. Nothing is recorded."""
     asked = read_plan(plan)
     show(asked)
-    memory = None
-    if site is not None:
-        config = check_site(read_file(site))
-        home = home_of(Path(str(config["state"])), str(config["client"]))
-        memory = Memory.read(home) if (home / "client.json").exists() else None
-        console.print(f"cap:       epsilon {config['epsilon']} at delta {config['delta']}, in {site}")
-    learnt = who_learns_what(asked, memory)
-    console.print("\n".join(learnt))
+    if site is None:
+        learnt, refused = who_learns_what(asked), None
+    else:
+        learnt, refused = _inspect_at(asked, check_site(read_file(site)))
+    console.print("\n".join(learnt), markup=False)
     return {
         "plan": asked.digest(), "trust": trust_of(asked), "protect": protect_of(asked), "bytes": answer_bytes(asked),
-        "guarantee": asked.cost.to_json(), "who_learns_what": learnt,
+        "guarantee": asked.cost.to_json(), "who_learns_what": learnt, "refused": refused,
     }  # fmt: skip
+
+
+def _inspect_at(plan: Plan, config: dict[str, Any]) -> tuple[list[str], str | None]:
+    """What a site learns when it looks at a plan with its own records, and why it would refuse the plan."""
+    home, found, refused = home_of(Path(str(config["state"])), str(config["client"])), records_of(config), None
+    with TemporaryDirectory() as place:  # in place of its state: nothing is recorded
+        me = client_of({**config, "state": place}, found=found)
+        memory = Memory.read(home if (home / "client.json").exists() else me.home)
+        memory = dataclasses.replace(memory, cap=Memory.read(me.home).cap)
+        has_answered = any(home.glob(f"{plan.digest()[:32]}/answer.bin"))
+        try:
+            me.check(plan)
+            if not has_answered:
+                memory.cap.check((*memory.events, answer_event(plan)))
+            answer = "given: asked again the site sends the same bytes" if has_answered else "this site would give one"
+        except GswganError as wrong:
+            refused, answer = str(wrong), f"this site REFUSES the plan: {wrong}"
+    learnt = [*who_learns_what(plan, memory), *class_lines(found, plan.facts)]
+    return [*learnt, f"answer:    {answer}"], refused
 
 
 def spent_content(memory: Memory) -> dict[str, Any]:

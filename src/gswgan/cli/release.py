@@ -96,11 +96,14 @@ def _own_ledger(site: Path, folder: Path, verdict: Verdict) -> dict[str, Any]:
     assert verdict.plan is not None
     own = OwnLedger(site, folder / "ledger.jsonl", verdict.plan)
     found = list(own.disagreements(verdict.statement))
+    if own.is_torn:
+        console.print(f"site:      the last line of {own.path} is torn: the answer that it announces was not sent")
     for one in found:
         errors.print(f"gswgan: {site}: {one}.")
     if not found:
         console.print(own.describe(), markup=False)
-    return {"ledger": str(own.path), "answers": len(own.entries), "epsilon": own.epsilon, "disagreements": found}
+    return {"ledger": str(own.path), "answers": len(own.entries), "epsilon": own.epsilon, "torn": own.is_torn,
+            "disagreements": found}  # fmt: skip
 
 
 def _content(verdict: Verdict, expected: str | None) -> dict[str, Any]:

@@ -5,11 +5,13 @@
                /closed.json      which answers count, fixed before the noise is drawn; from now on all are late
                /rounds/T/*.bin, /rounds/T/closed.json    the same for round T of Algorithm 2
 
-The first valid answer of a client counts, and one client per node.
+The first valid answer of a client counts, and one client per node. Digests of answers, which stay when the answers are
+removed, are keyed with the run's key: once that is erased, nobody can try with them what a client has sent.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -27,7 +29,7 @@ from gswgan.federated.messages import Fields, raw_of, read_answer, shape_of, unp
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger, Streams
 from gswgan.privacy.mechanism import GRID_BITS, announce
-from gswgan.privacy.storage import append_durably, drop_torn_tail, read_file, write_durably
+from gswgan.privacy.storage import append_durably, drop_torn_tail, read_file, whole_lines, write_durably
 from gswgan.run.folder import RunFolder, read_json, write_json
 
 
@@ -42,7 +44,7 @@ class Answers:
         self.plan, self.asked, self._nodes, self._number = plan, frozenset(asked), nodes, number
         self.place = private / "answers" if number is None else private / "rounds" / str(number)
         self._closed = private / "closed.json" if number is None else self.place / "closed.json"
-        self._log, self.deadline = log_of(folder), math.inf
+        self._log, self.deadline, self._folder = log_of(folder), math.inf, folder
         self._is_closed, self.digests = self._closed.exists(), dict[str, str]()
         self.recall()
 
@@ -59,7 +61,7 @@ class Answers:
             return
         for client in sorted(self.asked):
             if self.path_of(client).exists():
-                self.digests[client] = _digest(self._kept(client))
+                self.digests[client] = self._digest(self._kept(client))
 
     def check(self, fields: Fields) -> tuple[str, str]:
         """Client and digest of an answer that is valid and in time, whether one was taken or not; keeps nothing."""
@@ -68,13 +70,24 @@ class Answers:
             raise FederationError("answer", "late", "an answer before the round was closed")
         if client not in self.asked:
             raise FederationError("client", client[:60], "one that was asked, of the list of clients")
-        return client, _digest(grid)
+        return client, self._digest(grid)
 
-    def take(self, fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
-        """Look at one reply; None if it counts, else why it does not."""
+    def take(
+        self, fields: Fields, *, node: int, registered: str | None = None, down: int = 0, up: int = 0
+    ) -> str | None:
+        """Look at one reply; None if it counts, else why it does not.
+
+        `registered`: the one name that the node's key stands for, where the SuperLink knows its nodes by their keys.
+        """
         client = fields.get("client")
         try:
             client, found = self.check(fields)
+            if registered not in (None, client):
+                whose = f"key is registered as {registered}" if registered else "key is registered without a name"
+                raise FederationError(
+                    "client", client[:60], f"an answer in the name of this node, whose {whose[:80]}",
+                    "`flwr supernode register KEY LINK --name SITE` says who a key is.",
+                )  # fmt: skip
             if self._nodes.get(node, client) != client:
                 raise FederationError("client", client[:60], f"{self._nodes[node]}, as whom this node answered before")
             if client in self.digests:
@@ -102,7 +115,7 @@ class Answers:
         """The answers that count [rows, columns], in the order of the clients' ids; read and checked again."""
         for client, digest in read_json(self._closed, "closed.json")["answers"].items():
             grid = self._kept(client)
-            if _digest(grid) != digest:
+            if self._digest(grid) != digest:
                 raise RunError("answers", client, "the answer that was taken", f"Restore {self.place}.")
             yield grid
 
@@ -128,6 +141,13 @@ class Answers:
     def _kept(self, client: str) -> NDArray[np.int64]:
         return unpack(read_file(self.path_of(client), 8 * math.prod(shape_of(self.plan))), self.plan, client)
 
+    def _digest(self, grid: NDArray[np.int64]) -> str:
+        return hashlib.blake2b(grid.tobytes(), key=self._digest_key, digest_size=32).hexdigest()
+
+    @functools.cached_property
+    def _digest_key(self) -> bytes:
+        return self._folder.secret(self.plan).seed("digests of answers")
+
     def _note(self, client: object, node: int, down: int, up: int, **more: str) -> None:
         shown = client[:256] if isinstance(client, str) else None
         row = {"time": round(time.time(), 3), "client": shown, "node": str(node), "down": down, "up": up, **more}
@@ -141,17 +161,12 @@ def log_of(folder: RunFolder) -> Path:
 
 
 def known_nodes(folder: RunFolder) -> dict[int, str]:
-    """The client that each node has answered for, as the log of a run has it."""
+    """The client that each node has answered for, as the log of a run has it. For the server, which goes on with it."""
+    if log_of(folder).exists():
+        drop_torn_tail(log_of(folder))  # before the next line is added
     return {int(row["node"]): row["client"] for row in log_rows(log_of(folder)) if "digest" in row}
 
 
 def log_rows(log: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
-    if not log.exists():
-        return []
-    drop_torn_tail(log)
-    return [json.loads(line) for line in log.read_text().splitlines()]
-
-
-def _digest(grid: NDArray[np.int64]) -> str:
-    return hashlib.sha256(grid.tobytes()).hexdigest()
+    """The lines of a run's log, without one that is torn or being written."""
+    return [json.loads(line) for line in whole_lines(log.read_bytes()).splitlines()] if log.exists() else []

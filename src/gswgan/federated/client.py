@@ -6,8 +6,12 @@
 The order is: plan, limits and cap are checked before the data is looked at; budget, if the client keeps one (all
 answers that the plan can ask for), ledger, answer on the disk, key erased after the last answer, answer sent. What
 leaves is an answer or one fixed sentence. The reason for a refusal is in the client's own log: it may tell what was
-spent, and the text of an error may show records. Data that cannot be used is answered for with zeros (and the client's
-noise, where it adds any), so that whether there is an answer does not depend on the records.
+spent, and the text of an error may show records.
+
+Whether there is an answer does not depend on the records. A plan is refused for what was stated before it came: the
+shape of the images, a site's size, the classes that the owner names. Data that cannot be used, or that is no longer
+what was stated, is answered for with zeros (and the client's noise, where it adds any). Classes are matched by name,
+and a record of a class that the plan lacks adds nothing: no server can try names and see which of them a client has.
 """
 
 from __future__ import annotations
@@ -16,19 +20,20 @@ import contextlib
 import hashlib
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from gswgan.data import ImageData
-from gswgan.errors import FederationError, GswganError
+from gswgan.errors import FederationError, GswganError, short
 from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, SumsAtSite, Work
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
-from gswgan.federated.silos import Protect, as_planned, check_listed, held, of_unit, protect_of
+from gswgan.federated.silos import Protect, check_listed, held, of_unit, protect_of
+from gswgan.federated.stated import SHAPE, Stated, as_planned
 from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -43,12 +48,6 @@ from gswgan.run.folder import write_json
 REFUSED = "this client does not answer this question"
 """All that a server learns of a refusal, whatever its reason."""
 
-SHAPE = ("classes", "class_names", "labelled", "image_size", "channels")
-"""What a client may state of its data: the shape, which is public. Not how much data: there may be none."""
-
-SITE_SHAPE = ("labelled", "image_size", "channels")
-"""What a silo states of its data beside its size."""
-
 
 class Client:
     """One person's side, or one site's: its data, whom it trusts, its cap, its limits and its memory."""
@@ -62,7 +61,7 @@ class Client:
         trust: Trust,
         cap: Cap,
         limits: Limits | None = None,
-        shape: Mapping[str, object] | None = None,
+        stated: Stated | None = None,
         budget: Path | None = None,
         protect: Protect = "client",
         insecure: bool = False,
@@ -70,9 +69,9 @@ class Client:
         """`data`: the records, or how to read them when a plan with these facts has been accepted.
 
         `protect`: the unit of the cap; a plan that protects another unit is refused.
-        `shape`: what is stated of the data (some of SHAPE); a plan of another shape is refused. `budget`: the client's
-        own budget file, which counts its answers with whatever else is entered there. `insecure` lets it take part
-        in a run whose noise is known, which has no guarantee: for tests.
+        `stated`: of the data; by default what it shows of itself, where it is here. `budget`: the client's own budget
+        file, which counts its answers with whatever else is entered there. `insecure` lets it take part in a run whose
+        noise is known, which has no guarantee: for tests.
         """
         self.name, self.trust, self._budget, self._insecure = name, trust, budget, insecure
         self._limits = limits or Limits()
@@ -81,19 +80,16 @@ class Client:
             raise FederationError("neighbours", cap.neighbours, f"replace-one, with protect {protect}")
         if isinstance(data, ImageData):
             found = of_one_person(data) if protect == "client" else of_unit(data, protect)
-            shape = {name: getattr(found, name) for name in self._stated} if shape is None else shape
+            stated = Stated.of(name, found, protect) if stated is None else stated
             self._read: Callable[[Facts], ImageData] = lambda facts: found
         else:
             self._read = data
-        self._shape, self.home = dict(shape or {}), home_of(state, name)
+        self.stated, self.home = stated or Stated(), home_of(state, name)
+        if protect != "client" and self.stated.size is None:
+            raise FederationError("size", None, f"how many records a site has, with protect {protect}")
         make_folder(self.home, private=True)
         _keep_unit(self.home, protect)
         write_json(self.home / "client.json", {"client": name, "cap": vars(cap), "protect": protect})
-
-    @property
-    def _stated(self) -> tuple[str, ...]:
-        """What is stated of the data: a site may lack classes, which are matched by name when it answers."""
-        return SHAPE if self.protect == "client" else SITE_SHAPE
 
     def reply(self, fields: Fields) -> dict[str, str | bytes]:
         """The answer to a question, or REFUSED. Nothing that is raised on the way leaves, whatever it is."""
@@ -127,8 +123,13 @@ class Client:
             return CriticAtClient(folder, plan, batch)
         return SumsAtClient(folder, plan) if self.protect == "client" else SumsAtSite(folder, plan)
 
+    def check(self, plan: Plan) -> None:
+        """Raise an error if the plan is refused, whatever the client has spent so far. The data is not looked at."""
+        self._accept(plan)
+        self._limits.check(plan)
+
     def _accept(self, plan: Plan) -> None:
-        """Whom the plan trusts, its cost, secret noise, the shape: what needs neither the data nor an estimate."""
+        """Whom the plan trusts, its cost, secret noise, what is stated: what needs neither the data nor an estimate."""
         if trust_of(plan) != self.trust:
             raise FederationError("trust", trust_of(plan), f"{self.trust}, as this client is set up")
         if protect_of(plan) != self.protect:
@@ -138,11 +139,7 @@ class Client:
             self._log("the plan's epsilon", stated)
         if plan.insecure_reproducible and not self._insecure:
             raise FederationError("plan", "insecure-reproducible", "a plan with secret noise")
-        asked = {name: getattr(plan.facts, name) for name in self._shape}
-        if asked != self._shape:
-            renamed = asked.get("class_names") != self._shape.get("class_names")
-            todo = "The operator states the names with `gswgan federate plan --class-names FILE`." if renamed else ""
-            raise FederationError("plan", asked, f"{self._shape}, as the client's data has", todo)
+        self.stated.check(plan)
 
     @contextmanager
     def _prepared(self, plan: Plan, name: str) -> Iterator[Work]:
@@ -171,27 +168,25 @@ class Client:
         yield Work(data=data, ledger=ledger, secret=secret, failed=lambda wrong: self._log(failed, wrong))
 
     def _records(self, plan: Plan) -> ImageData:
-        """The client's records, or none at all where what is there cannot be used for this plan.
-
-        The size of a silo and the names of its classes are public: a plan with others is refused.
-        """
+        """The client's records of the plan's classes, or none at all where what is there cannot be used."""
         try:
             data = self._read(plan.facts)
             data = of_one_person(data) if self.protect == "client" else of_unit(data, self.protect)
-        except Exception as wrong:
-            self._log("data that cannot be used, so zeros in its place", wrong)
-            return no_records(plan.facts, self.name)
-        if self.protect != "client":
-            check_listed(plan, held(self.name, data, self.protect))
-            data = as_planned(data, plan.facts)
-        try:
+            if self.protect != "client":
+                check_listed(plan, held(self.name, data, self.protect))
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:
                 raise FederationError("data", dict(zip(SHAPE, found)), f"{asked}, as planned")
+            planned = as_planned(data, plan.facts)
         except Exception as wrong:
             self._log("data that cannot be used, so zeros in its place", wrong)
             return no_records(plan.facts, self.name)
-        return data
+        if planned.n < data.n:
+            self._log("records of other classes, which add nothing", FederationError(
+                "classes", short(", ".join(data.class_names), 200), f"those of the plan: {short(plan.facts.names)}",
+                f"{data.n - planned.n} of {data.n} records.",
+            ))  # fmt: skip
+        return planned
 
     def _place(self, plan: Plan) -> Path:
         return self.home / plan.digest()[:32]

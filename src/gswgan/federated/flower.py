@@ -75,10 +75,12 @@ def hold(grid: Grid, held: Round, *, note: Note, progress: Progress, patience: f
     """Ask, take what comes, until everybody has answered or the deadline has passed; then close."""
     asked: dict[int, float] = {}  # node: when
     pending: dict[str, int] = {}  # message: node
-    done: set[int] = set()
+    done, names = set[int](), dict[int, str]()
     end, size = held.open(), _size(held.question())
     while not held.is_over():
-        nodes = set(grid.get_node_ids()) - done
+        here = registered_names(grid)
+        names |= here  # a node may have gone when its answer is looked at
+        nodes = set(here) - done
         due = [node for node in nodes if node not in asked or time.time() - asked[node] > patience]
         if due:
             sent = [_message(held.question(), node, max(1.0, end - time.time())) for node in due]
@@ -91,7 +93,7 @@ def hold(grid: Grid, held: Round, *, note: Note, progress: Progress, patience: f
                 note(f"node {node}: no answer ({_shown(reply.error.reason)})")
                 continue
             fields = dict(reply.content.config_records.get(RECORD, ConfigRecord()))
-            refused = held.take(fields, node=node, down=size, up=_size(fields))
+            refused = held.take(fields, node=node, registered=names.get(node, ""), down=size, up=_size(fields))
             if str(fields.get("client")) in held.answered or "refused" in fields:
                 done.add(node)  # nothing more to ask
             if refused is not None:
@@ -101,12 +103,18 @@ def hold(grid: Grid, held: Round, *, note: Note, progress: Progress, patience: f
     held.close()
 
 
+def registered_names(grid: Grid) -> dict[int, str]:
+    """The nodes that are there, with the name under which the operator has registered the key of each, if any."""
+    return {info.node_id: info.name for info in grid.get_nodes()}
+
+
 class FlowerCarrier:
     """Questions to named clients through Flower (remote_critics.Carrier). Who is who is asked of every new node.
 
     The first node that says a client's id has it for the run, and no other node is asked for that client, or may
     answer for it. A node has one id, whatever else it says later, and only ids of the roster are given. Node numbers
-    are the SuperLink's: with authentication one belongs to a public key.
+    are the SuperLink's: with authentication one belongs to a public key, and a key that is registered with a name has
+    no other id.
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class FlowerCarrier:
         self._grid, self._seconds, self._note, self._patience = grid, seconds, note, patience
         self._nodes: dict[str, int] = dict(known or {})  # client: node
         self._fixed, self._roster = fixed_nodes, None if roster is None else frozenset(roster)
+        self._names: dict[int, str] = {}  # node: as whom its key is registered
         self._met: set[int] = set()  # nodes that have said who they are
         self._hellos: dict[str, int] = {}  # message: node; an answer may come after the round in which it was asked
         self._greeted: dict[int, float] = {}  # node: when
@@ -169,8 +178,11 @@ class FlowerCarrier:
         """
         owner, why = self._nodes.get(client, node), ""
         self._met.add(node)
+        name = self._names.get(node, "")
         if self._roster is not None and client not in self._roster:
             why = "who is not on the list"
+        elif name not in ("", client):
+            why = f"and its key is registered as {_shown(short(name))}"
         elif owner != node and (self._fixed or owner in set(self._grid.get_node_ids())):
             why = f"who is node {owner}"
             if not self._fixed:
@@ -185,7 +197,9 @@ class FlowerCarrier:
 
     def _strangers(self, now: float) -> list[int]:
         """Nodes to say hello to: new ones, and those that have not said who they are for a while."""
-        unknown = sorted(set(self._grid.get_node_ids()) - self._met)
+        here = registered_names(self._grid)
+        self._names |= here
+        unknown = sorted(set(here) - self._met)
         new = [node for node in unknown if now - self._greeted.get(node, 0) > self._patience]
         self._greeted |= dict.fromkeys(new, now)
         return new

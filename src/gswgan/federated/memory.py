@@ -21,8 +21,8 @@ from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
 from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
-from gswgan.privacy.ledger import Entry, read_ledger
-from gswgan.privacy.storage import append_durably, drop_torn_tail
+from gswgan.privacy.ledger import MAX_LEDGER_BYTES, Entry, read_ledger
+from gswgan.privacy.storage import append_durably, read_file, whole_lines
 from gswgan.run.folder import Entered, read_json
 
 MAX_LOG_BYTES = 2**20
@@ -103,11 +103,12 @@ class CappedLedger(Ledger):
 
 
 def recorded(ledger: Path) -> list[Entry]:
-    """The answers in a ledger. There are none in one that a client was writing its first line to when it died."""
-    if not ledger.exists():
-        return []
-    drop_torn_tail(ledger)
-    return read_ledger(ledger)[1] if ledger.stat().st_size else []
+    """The answers in a ledger. There are none in one that a client was writing its first line to when it died.
+
+    A line that was torn when it died announces nothing that has happened. It stays: whoever looks does not write.
+    """
+    whole = ledger.exists() and whole_lines(read_file(ledger, MAX_LEDGER_BYTES))
+    return read_ledger(ledger, torn=True)[1] if whole else []
 
 
 def memories(state: Path) -> list[Memory]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import FederationError, path_problem, short
-from gswgan.federated.memory import recorded
 from gswgan.federated.trust import in_relation, spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy.events import gaussian_of
-from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.ledger import MAX_LEDGER_BYTES, read_ledger
+from gswgan.privacy.storage import read_file, whole_lines
 from gswgan.run.folder import read_json
 from gswgan.run.publish import TOLERANCE
 
@@ -24,10 +24,12 @@ class OwnLedger:
         if not plan.critic.can_stream:
             raise FederationError("release", plan.preset, "a release of one round (preset kernel)")
         self.plan, self.context = plan, str(read_ledger(public)[0]["context"])
-        self.path = _find(place, self.context)
-        self.entries = recorded(self.path)  # without a line that was torn when the site died
-        self.header = read_ledger(self.path)[0] if self.path.stat().st_size else {}
-        known = self.path.parent.parent / "client.json"
+        self.path, home = _find(place, self.context)
+        raw = read_file(self.path, MAX_LEDGER_BYTES) if self.path.exists() else b""
+        whole = whole_lines(raw)
+        self.is_torn = len(whole) < len(raw)  # the site died while it wrote a line: nothing of that answer was sent
+        self.header, self.entries, _ = read_ledger(self.path, torn=True) if whole else ({}, [], "")
+        known = home / "client.json"
         self.name = str(read_json(known, "client.json")["client"]) if known.exists() else ""
 
     @property
@@ -39,8 +41,8 @@ class OwnLedger:
     def disagreements(self, statement: Mapping[str, Any]) -> Iterator[str]:
         """What the site's ledger and the statement say differently, a sentence each."""
         cost, sums = self.plan.cost, self.plan.sums
-        if self.header.get("context") != self.context:
-            yield f"this ledger is of another plan: {short(str(self.header.get('context')), 16)}"
+        if self.header and self.header["context"] != self.context:
+            yield f"this ledger is of another plan: {short(str(self.header['context']), 16)}"
             return
         planned = gaussian_of(sums.event)
         for entry in self.entries:
@@ -70,12 +72,16 @@ class OwnLedger:
         )
 
 
-def _find(place: Path, context: str) -> Path:
-    """The ledger of this plan in a site's state folder, or the file itself."""
+def _find(place: Path, context: str) -> tuple[Path, Path]:
+    """The ledger of this plan, the file itself or in a site's state folder, and the folder of that site.
+
+    There is no such file where the site has not answered the plan.
+    """
     if place.is_file():
-        return place
-    found = sorted(place.glob(f"**/{context[:32]}/ledger.jsonl")) if place.is_dir() else []
+        return place, place.parent.parent
+    homes = [path.parent for path in sorted(place.glob("**/client.json"))] if place.is_dir() else []
+    found = [home for home in homes if (home / context[:32] / "ledger.jsonl").exists()] or homes
     if len(found) != 1:
-        expected = f"a site's ledger.jsonl, or its state folder with one for this plan{path_problem(place)}"
-        raise FederationError("site", f"{place}: {len(found)} ledgers of this plan", expected, "Check the path.")
-    return found[0]
+        expected = f"a site's ledger.jsonl, or the state folder of one site{path_problem(place)}"
+        raise FederationError("site", f"{place}, of {len(found)} sites", expected, "Check the path.")
+    return found[0] / context[:32] / "ledger.jsonl", found[0]

@@ -175,9 +175,9 @@ class RemoteCritics(Critic):
         """Ask whoever has not answered yet. Who sends nothing is logged as absent."""
         heard = set[str]()
 
-        def take(fields: Fields, **more: int) -> str | None:
+        def take(fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
             heard.add(str(fields.get("client")))
-            return answers.take(fields, **more)
+            return answers.take(fields, node=node, down=down, up=up)
 
         if left := sorted(answers.asked - set(answers.digests)):
             self._carrier.ask(left, question(self._plan, batch), take)

@@ -103,6 +103,7 @@ class Round:
             folder.check_made_here(self.plan)  # before anything of the round is read
         self._opened, settings = folder.private / "opened.json", read_settings(folder)
         self.roster, self._seconds = frozenset[str](settings["clients"]), float(settings["seconds"])
+        self.must_register = self.plan.facts.silos is not None and bool(settings.get("fixed_nodes", True))
         self.answers = Answers(folder, self.plan, self.roster, known_nodes(folder))
 
     @property
@@ -151,10 +152,14 @@ class Round:
         """What every client is asked."""
         return question(self.plan)
 
-    def take(self, fields: Fields, *, node: int, down: int = 0, up: int = 0) -> str | None:
-        """Look at one reply; None if it counts, else why it does not."""
+    def take(
+        self, fields: Fields, *, node: int, registered: str | None = None, down: int = 0, up: int = 0
+    ) -> str | None:
+        """Look at one reply; None if it counts, else why it does not. `registered`: as whom the node's key is known."""
         self.answers.deadline = self.open()
-        return self.answers.take(fields, node=node, down=down, up=up)
+        if registered == "" and not self.must_register:
+            registered = None
+        return self.answers.take(fields, node=node, registered=registered, down=down, up=up)
 
     def close(self) -> None:
         """Fix what counts. Where fewer sites have answered than the plan needs, the round stays open: an error."""

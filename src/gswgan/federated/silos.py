@@ -111,18 +111,6 @@ def check_listed(plan: Plan, site: Site) -> None:
         )  # fmt: skip
 
 
-def as_planned(data: ImageData, facts: Facts) -> ImageData:
-    """The site's data with the classes of the plan, matched by their names. A class that it lacks has no records."""
-    number = {name: label for label, name in enumerate(facts.class_names)}
-    if data.labels is None or (unknown := [name for name in data.class_names if name not in number]):
-        found = "no labels" if data.labels is None else short(unknown[0])
-        raise FederationError(
-            "classes", found, f"classes of the plan: {short(facts.names, 200)}", "Rename them, or ask for a new plan."
-        )
-    labels = np.array([number[name] for name in data.class_names])[data.labels]
-    return dataclasses.replace(data, labels=labels, classes=facts.classes, class_names=facts.class_names)
-
-
 def site_sum(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
     """The exact sum of the site's clipped records or persons, as centralized training computes it.
 

@@ -33,7 +33,7 @@ from gswgan.privacy.events import (
     to_json,
     unsampled,
 )
-from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail, read_file
+from gswgan.privacy.storage import append_durably, check_size, drop_torn_tail, read_file, whole_lines
 
 FORMAT_VERSION = 1
 MAX_LEDGER_BYTES = 2**30
@@ -179,11 +179,14 @@ def read_journal(path: Path) -> tuple[list[tuple[Entry, str]], int]:
         raise LedgerError("journal", str(path), f"the journal of this run ({wrong})", "Start a new run.") from wrong
 
 
-def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """Return the lines of a file written by `chained_line` without their digests, and the last digest (the head)."""
+def read_chain(path: Path, *, torn: bool = False) -> tuple[list[dict[str, Any]], str]:
+    """Return the lines of a file written by `chained_line` without their digests, and the last digest (the head).
+
+    With `torn` an incomplete last line is left out: nothing that it announces has happened.
+    """
     rows: list[dict[str, Any]] = []
-    previous = ""
-    for index, text in enumerate(read_file(path, MAX_LEDGER_BYTES).decode().splitlines()):
+    previous, raw = "", read_file(path, MAX_LEDGER_BYTES)
+    for index, text in enumerate((whole_lines(raw) if torn else raw).decode().splitlines()):
         row = json.loads(text)
         digest = row.pop("digest")
         if row["index"] != index or row["previous"] != previous or _digest(row) != digest:
@@ -193,10 +196,13 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], str]:
     return rows, previous
 
 
-def read_ledger(path: Path) -> tuple[dict[str, Any], list[Entry], str]:
-    """Return header, entries and head digest of a ledger with an unbroken chain; refuse anything else."""
+def read_ledger(path: Path, *, torn: bool = False) -> tuple[dict[str, Any], list[Entry], str]:
+    """Return header, entries and head digest of a ledger with an unbroken chain; refuse anything else.
+
+    With `torn` an incomplete last line is left out, and stays in the file.
+    """
     try:
-        rows, head = read_chain(path)
+        rows, head = read_chain(path, torn=torn)
         if not rows or rows[0]["format_version"] != FORMAT_VERSION:
             raise ValueError(f"no header of format_version {FORMAT_VERSION}")
         rows[0]["observer"], rows[0]["context"]

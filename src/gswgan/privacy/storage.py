@@ -110,6 +110,11 @@ def drop_torn_tail(path: Path) -> None:
             file.truncate(whole)
 
 
+def whole_lines(data: bytes) -> bytes:
+    """Return the data without an incomplete last line: for those who read a file and must not write to it."""
+    return data[: data.rfind(b"\n") + 1]
+
+
 def read_file(path: Path, most: int = MAX_JSON_BYTES, *, follow_link: bool = False) -> bytes:
     """Return the bytes of a regular file of at most `most` bytes; refuse a pipe or a device, which may have no end.
 
