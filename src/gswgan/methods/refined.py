@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import Refined
+from gswgan.critics.refined.critic import Refined, RefinedStart
 from gswgan.critics.refined.records import hold_records
 from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
@@ -22,11 +26,11 @@ from gswgan.methods.ensemble import partial_sum, sum_mechanism
 from gswgan.methods.kernel import announce_release, check_sums, kernel_critic
 from gswgan.methods.kernel_then_ensemble import started_total
 from gswgan.plan.context import RunContext
-from gswgan.plan.defaults import TINY, kernel_defaults
+from gswgan.plan.defaults import TINY, kernel_defaults, sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
-from gswgan.privacy import Contribution, Event, Gaussian
+from gswgan.privacy import Contribution, Event, Gaussian, Streams
 
 SHARE = 0.27
 """Of the budget that the kernel's release has, about, counted in mu^2 (see kernel_then_ensemble.py). At epsilon 10 and
@@ -69,7 +73,9 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def released_embedding(self, draft: Draft) -> PlannedEmbedding:
         """The kernel's release, before the first step."""
-        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std)
+        return PlannedEmbedding(
+            features=self.kernel.features, noise_std=_in_sum(draft.facts, draft.sums, self.noise_std)
+        )
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
@@ -117,6 +123,14 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             public=context.public, batches=context.batches, device=context.device,
             public_images=context.public_images, ranks=context.ranks,
         )  # fmt: skip
+
+    def make_start(self, plan: Plan, embedding: Path, device: torch.device) -> RefinedStart:
+        """The stages before DP-SGD, on an embedding that sites have released: what a server does between rounds."""
+        if plan.public is not None:
+            raise PlanError("public", plan.public.images, "no public images where sites hold the records")
+        kernel = kernel_critic(self.kernel, plan, embedding, device)
+        streams, none = Streams.public(plan.seed), np.zeros(0, np.uint8)
+        return RefinedStart(self, plan.optimizer, kernel, public=streams, public_images=lambda: none)
 
     def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
         """The records that this process holds."""
@@ -177,17 +191,23 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
         releases=releases,
         sampling="poisson",
         rate=rate,
-        neighbours=request.neighbours,
+        neighbours=request.neighbours if request.federation is None else request.federation.neighbours,
+        observer="public" if request.federation is None else request.federation.observer,
     )
     odds = SHARE / (1 - SHARE)
     return privacy, noise / (rate * math.sqrt(releases * odds))
 
 
+def _in_sum(facts: Facts, privacy: PrivacySettings, noise_std: float) -> float:
+    """Of the noise in the embedding, where each site adds this much of its own, or where it is added once."""
+    return sum_noise(facts, dataclasses.replace(privacy, noise_std=noise_std))
+
+
 def events(request: PlanRequest, noise: float) -> Event:
     """The kernel's release and those of DP-SGD."""
     privacy, noise_std = _privacy(request, sizes(request.facts, request.device), noise)
-    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity(request.neighbours)
-    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=request.neighbours)
+    bound = Contribution(clip_norm=1.0, counts=request.facts.labelled).sensitivity(privacy.neighbours)
+    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=privacy.neighbours)
     return started_total(start, privacy, privacy.releases)
 
 
@@ -195,7 +215,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
     facts, chosen = request.facts, sizes(request.facts, request.device)
     privacy, noise_std = _privacy(request, chosen, noise)
-    kernel = kernel_defaults(facts, noise_std, request.device)
+    kernel = kernel_defaults(facts, _in_sum(facts, privacy, noise_std), request.device)
     critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,

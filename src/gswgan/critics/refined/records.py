@@ -21,6 +21,7 @@ from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.preconditioner import Preconditioner, preconditioner_of
+from gswgan.generators.scaled_descent import put_weights, weights_of
 from gswgan.privacy.randomness import BatchStreams
 
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
@@ -71,18 +72,13 @@ def gradients_of(settings: RefinedSettings, network: DenoisedSampler) -> Gradien
 def send_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None, step: int) -> None:
     """From rank 0: the weights of a step, and once the preconditioner, which does not change after the first."""
     ranks.broadcast(do="records", step=step, preconditioner=preconditioner is not None)
-    ranks.broadcast_tensor(torch.cat([value.detach().flatten() for value in network.parameters()]))
+    ranks.broadcast_tensor(weights_of(network))
     for value in () if preconditioner is None else preconditioner.state().values():
         ranks.broadcast_tensor(value)
 
 
-@torch.no_grad()
 def _receive_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None) -> None:
-    parameters: list[Tensor] = list(network.parameters())
-    whole = torch.cat([value.flatten() for value in parameters])
-    parts = ranks.broadcast_tensor(whole).split([value.numel() for value in parameters])
-    for value, part in zip(parameters, parts):
-        value.copy_(part.view_as(value))
+    put_weights(network, ranks.broadcast_tensor(weights_of(network)))
     if preconditioner is not None:
         preconditioner.load_state({name: ranks.broadcast_tensor(v) for name, v in preconditioner.state().items()})
 
