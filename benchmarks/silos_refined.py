@@ -147,8 +147,8 @@ class Work:
             self.kernel_round(embedding)
         settings = self.plan.critic
         refined = isinstance(settings, PlannedRefined)
-        make = settings.make_start if refined else settings.reuse
-        critic = make(self.plan, embedding, self.device)
+        made = RefinedStart(**settings.start_on(self.plan, embedding, self.device)) if refined else None
+        critic = made or settings.reuse(self.plan, embedding, self.device)
         critic.prepare(None)
         steps = critic.steps if isinstance(critic, RefinedStart) else self.plan.training.steps
         saved = Checkpoint(self.place / "start.safetensors", self.plan.digest())

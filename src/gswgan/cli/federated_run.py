@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -18,15 +19,17 @@ from gswgan.cli.running import progress_of, run_content
 from gswgan.data import ImageData
 from gswgan.data.persons import read_ids
 from gswgan.errors import FederationError, PlanError, RunError
-from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
+from gswgan.federated.by_files import PLAN, read_plan, take_answers, take_weights, write_answer
 from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
 from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
 from gswgan.federated.simulation import simulate, site_data, split_data
 from gswgan.federated.site import check_site, client_of, read_file
+from gswgan.federated.site_rounds import RefinedBySites, SiteRounds
+from gswgan.federated.site_steps import read_turn
 from gswgan.federated.statement import advice, who_learns_what
-from gswgan.federated.trust import for_invented_clients, has_rounds, make_federated_plan, trust_of
+from gswgan.federated.trust import for_invented_clients, has_rounds, is_refined, make_federated_plan, trust_of
 from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
@@ -81,6 +84,8 @@ def start_simulation(
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
     allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
     plan = make_federated_plan(facts, device=pick_device(device).type, **options)
+    if is_refined(plan):
+        raise PlanError("preset", plan.preset, "a round over the network", "Its rounds are by files: `federate plan`.")
     plan = plan if spread is None or facts.silos is not None else for_invented_clients(plan)
     _check(plan, allowed, forced or dry_run, budget)
     warnings = plan_warnings(plan, images)
@@ -153,14 +158,14 @@ def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, A
     """
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
     allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
-    unauthenticated = options.pop("unauthenticated")
-    plan = make_federated_plan(facts, **options)
+    unauthenticated, device = options.pop("unauthenticated"), pick_device(options.pop("device")).type
+    plan = make_federated_plan(facts, device=device, **options)
     _check(plan, allowed, forced or dry_run, budget)
     show(plan)
     if not dry_run:
         create_run(out, plan, ids, deadline, budget=budget, unauthenticated=unauthenticated)
         console.print(f"run folder: {out}")
-        if not has_rounds(plan):
+        if not has_rounds(plan):  # the first round
             plan.save(out / PLAN)
             console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
     return {"run": None if dry_run else str(out), "plan": plan.to_json()}
@@ -221,17 +226,53 @@ def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: st
                     "one of every site", "Run it again when they are there, or pass --close to count them as zero.",
                 )  # fmt: skip
             held.release()
-    _train(folder, place, f"gswgan federate combine {folder.root} {answers}", json=json)
+        command = f"gswgan federate combine {folder.root} {answers}"
+        if is_refined(held.plan):
+            _train_with_sites(folder, place, answers, command, close=close, json=json)
+        else:
+            _train(folder, place, command, json=json)
 
 
-def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data."""
+def _train_with_sites(
+    folder: RunFolder, device: torch.device, answers: Path, command: str, *, close: bool, json: bool
+) -> None:
+    """Go on until sites are asked again, with what they have answered, or to the end. `close`: the round that waits."""
+    rounds, plan = SiteRounds(folder), folder.plan()
+    while not folder.is_finished:
+        if (number := rounds.waiting) is not None:
+            for refused in take_weights(rounds, answers):
+                console.print(f"refused:   {refused}", markup=False)
+            missing = rounds.missing(number)
+            console.print(f"round {number + 1}:   {len(rounds.roster) - len(missing)} of {len(rounds.roster)} answers")
+            if missing and not close:
+                question = rounds.question(number)
+                console.print(f"send {question} to every site (`gswgan federate answer --question`), then:\n{command}")
+                if json:
+                    print_json({"round": number + 1, "question": str(question), "missing": missing})
+                return
+            rounds.close(number)
+            close = False
+        with progress_of(plan) as move:
+            watch, wait = Watch(step=move, note=console.print), functools.partial(RefinedBySites, rounds)
+            if not run_folder(folder, None, device=device, watch=watch, answerer=wait) and rounds.waiting is None:
+                break  # stopped by hand
+    _train(folder, device, command, json=json)
+
+
+def answer_plan(plan: Path, out: Path, config: dict[str, Any], question: Path | None = None) -> dict[str, Any]:
+    """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data.
+
+    `question`: that of a later round.
+    """
     asked = read_plan(plan)
+    if question is not None and not is_refined(asked):
+        raise FederationError("question", str(question), "a plan of preset refined", "Leave --question out.")
+    turn = None if question is None else read_turn(question, asked)
     me = client_of(config, look=True)  # whoever starts this hears what is wrong with the records
     show(asked)
     learnt = who_learns_what(asked, Memory.read(me.home))
     console.print("\n".join(learnt))
-    write_answer(out, me, asked)
+    write_answer(out, me, asked, turn)
     console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
     return {"answer": str(out), "who_learns_what": learnt, **spent_content(Memory.read(me.home))}
 

@@ -108,9 +108,9 @@ class Answers:
 
     def noisy_total(self, name: str, ledger: Ledger, secret: Streams) -> NDArray[np.float64]:
         """The sum of answers that have their noise already; the ledger says what each client went through."""
-        bound = self.plan.sums.contribution
+        bound = self.plan.first_sums.contribution
         total = sum(self.counted(), start=np.zeros(shape_of(self.plan), np.int64))
-        announce(name, total, bound, self.plan.sums.event, ledger, secret)
+        announce(name, total, bound, self.plan.first_sums.event, ledger, secret)
         return total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
 
     def remove(self) -> None:

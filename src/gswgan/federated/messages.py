@@ -134,7 +134,7 @@ def read_batch(plan: Plan, fields: Fields) -> Batch | None:
 def shape_of(plan: Plan) -> tuple[int, int]:
     """Rows and columns of an answer: features and count of every class, or the pixels of every judged fake."""
     facts = plan.facts
-    return plan.sums.rows, facts.pixels if has_rounds(plan) else facts.classes * (
+    return plan.first_sums.rows, facts.pixels if has_rounds(plan) else facts.classes * (
         plan.critic.kernel_settings.features + 1
     )
 
@@ -171,7 +171,7 @@ def raw_of(fields: Fields, number: int | None) -> object:
 
 def _largest(plan: Plan) -> float:
     """The largest number of an answer: clipped, or with as much noise as there can be."""
-    noise = plan.sums.noise_std / plan.sums.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
+    noise = plan.first_sums.noise_std / plan.first_sums.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
     return float(2.0**GRID_BITS * (1 + FAR * noise))
 
 

@@ -197,7 +197,7 @@ class Round:
     def _embed_sites(self, context: RunContext) -> Embedding:
         """With a trusted aggregator the exact sum of the sites' sums goes the way of the centralized one."""
         plan, facts, shape = self.plan, self.plan.facts, grid_shape(self.plan)
-        bound, by_record = plan.sums.contribution, protect_of(plan) == "record"
+        bound, by_record = plan.first_sums.contribution, protect_of(plan) == "record"
         weight, noise = weight_of_counts(plan), noise_of_sum(plan, len(self.answered))
         if trust_of(plan) == "untrusted-server":
             total = self.answers.noisy_total("embedding", context.ledger, context.secret).reshape(shape)

@@ -128,7 +128,7 @@ def site_sum(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
 
     `weight`: of the counts in a person's sums.
     """
-    facts, bound = plan.facts, plan.sums.contribution
+    facts, bound = plan.facts, plan.first_sums.contribution
     features = RandomFeatures(plan.critic.kernel_settings, facts.channels, facts.image_size, torch.device("cpu"))
     with products(tf32=False):
         if protect_of(plan) == "record":
@@ -149,7 +149,7 @@ def check_sum(grid: NDArray[np.int64], plan: Plan, name: str, *, noisy: bool) ->
     Without noise: counts are whole numbers of at most the site's records, and a class's features are no longer than
     its count. With noise: every number, and the length of the whole, is within what the records and the noise reach.
     """
-    site, privacy = plan.facts.silos.site(name) if plan.facts.silos else None, plan.sums
+    site, privacy = plan.facts.silos.site(name) if plan.facts.silos else None, plan.first_sums
     if site is None:
         raise FederationError("client", short(name, 60), "a site of the plan")
     units = float(site.records if site.persons is None else site.persons)

@@ -13,7 +13,7 @@ import torch
 from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import PlannedEmbedding
 from gswgan.critics.kernel.features import KernelSettings
-from gswgan.critics.refined.critic import Refined, RefinedStart
+from gswgan.critics.refined.critic import Refined
 from gswgan.critics.refined.records import hold_records
 from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
@@ -30,6 +30,7 @@ from gswgan.plan.defaults import TINY, kernel_defaults, sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
+from gswgan.plan.settings import check_whole
 from gswgan.privacy import Contribution, Event, Gaussian, Streams
 
 SHARE = 0.27
@@ -45,6 +46,9 @@ LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 
 PUBLIC_SHARE = 0.5
 """Of a batch of the pre-training on samples, where there are public images: they get its smallest noise levels."""
+
+ROUNDS = 10
+"""In which sites make their steps of DP-SGD."""
 
 WIDTHS = 4
 """The width of a denoiser is a multiple of it: products of other sizes round a row by where it stands on a CPU."""
@@ -73,9 +77,14 @@ class PlannedRefined(RefinedSettings, CriticSettings):
 
     def released_embedding(self, draft: Draft) -> PlannedEmbedding:
         """The kernel's release, before the first step."""
-        return PlannedEmbedding(
-            features=self.kernel.features, noise_std=_in_sum(draft.facts, draft.sums, self.noise_std)
-        )
+        noise = sum_noise(draft.facts, self.first_sums(draft))
+        return PlannedEmbedding(features=self.kernel.features, noise_std=noise)
+
+    def first_sums(self, draft: Draft) -> PrivacySettings:
+        """Those of the kernel's release."""
+        given = {name: getattr(draft.sums, name) for name in ("delta", "neighbours", "unit", "observer")}
+        bound = self.contribution(draft.facts.labelled)
+        return PrivacySettings(noise_std=self.noise_std, clip_norm=bound.clip_norm, counts=bound.counts, **given)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
@@ -106,6 +115,8 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             raise PlanError("privacy", found, "records drawn by coins, each with one clipped gradient")
         if (self.public_steps > 0) != (plan.public is not None) or (self.public_share > 0 and plan.public is None):
             raise PlanError("public_steps", self.public_steps, "some exactly where public images are stated")
+        if (self.local_steps is not None) != (plan.facts.silos is not None):
+            raise PlanError("local_steps", self.local_steps, "a number exactly where sites hold the records")
         if plan.generator.architecture != "denoiser":
             raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
         if plan.generator.width % WIDTHS:
@@ -124,13 +135,16 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             public_images=context.public_images, ranks=context.ranks,
         )  # fmt: skip
 
-    def make_start(self, plan: Plan, embedding: Path, device: torch.device) -> RefinedStart:
-        """The stages before DP-SGD, on an embedding that sites have released: what a server does between rounds."""
+    def start_on(self, plan: Plan, embedding: Path, device: torch.device) -> dict[str, Any]:
+        """What the stages before DP-SGD are made with (`RefinedStart`), on an embedding that sites have released."""
         if plan.public is not None:
             raise PlanError("public", plan.public.images, "no public images where sites hold the records")
         kernel = kernel_critic(self.kernel, plan, embedding, device)
         streams, none = Streams.public(plan.seed), np.zeros(0, np.uint8)
-        return RefinedStart(self, plan.optimizer, kernel, public=streams, public_images=lambda: none)
+        return {
+            "settings": self, "optimizer": plan.optimizer, "kernel": kernel, "public": streams,
+            "public_images": lambda: none,
+        }  # fmt: skip
 
     def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
         """The records that this process holds."""
@@ -198,9 +212,11 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
     return privacy, noise / (rate * math.sqrt(releases * odds))
 
 
-def _in_sum(facts: Facts, privacy: PrivacySettings, noise_std: float) -> float:
-    """Of the noise in the embedding, where each site adds this much of its own, or where it is added once."""
-    return sum_noise(facts, dataclasses.replace(privacy, noise_std=noise_std))
+def _local_steps(request: PlanRequest, releases: int) -> int:
+    """Of each round of sites."""
+    asked = None if request.federation is None else request.federation.rounds
+    rounds = min(ROUNDS, releases) if asked is None else check_whole("rounds", asked, 1, releases)
+    return math.ceil(releases / rounds)
 
 
 def events(request: PlanRequest, noise: float) -> Event:
@@ -215,7 +231,8 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
     facts, chosen = request.facts, sizes(request.facts, request.device)
     privacy, noise_std = _privacy(request, chosen, noise)
-    kernel = kernel_defaults(facts, _in_sum(facts, privacy, noise_std), request.device)
+    in_sum = sum_noise(facts, dataclasses.replace(privacy, noise_std=noise_std))
+    kernel = kernel_defaults(facts, in_sum, request.device)
     critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,
@@ -233,6 +250,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         level_std=LEVEL_STD,
         scaling=SCALING,
         averaging=chosen.averaging,
+        local_steps=None if facts.silos is None else _local_steps(request, privacy.releases),
     )
     steps = critic.steps + critic.public_steps + critic.pretraining + privacy.releases
     return Draft(

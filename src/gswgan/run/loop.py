@@ -135,7 +135,11 @@ def run(
             critic.load_state(saved[1].get("critic", {}))
         start = 0 if saved is None else saved[0]
         keeper = _Keeper(plan, folder, critic, generator, checkpoint, progress, stopped, start)
-        if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
+        try:
+            if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
+                return False
+        except Stopped:  # it waits for the answers of others
+            keeper.keep()
             return False
         keeper.check_finite(plan.training.steps)
         publish(plan, folder, generator)
@@ -157,7 +161,7 @@ class _Keeper:
     good: int  # the last step whose state is kept
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self.done = time.monotonic(), self.good
         if self.folder.metrics.exists():
             drop_torn_tail(self.folder.metrics)
 
@@ -169,11 +173,16 @@ class _Keeper:
             row = {"step": done, "seconds": round(time.monotonic() - self._began, 3), **self.critic.metrics()}
             append_durably(self.folder.metrics, json.dumps(row) + "\n", mode=0o600)
         stop = self.stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
+        self.done = done
         if stop or self.checkpoint.is_due():
-            self.check_finite(done)
-            self.good = done
-            self.checkpoint.save(done, {"generator": self.generator.state(), "critic": self.critic.state()})
+            self.keep()
         return stop
+
+    def keep(self) -> None:
+        """Save the state after the last step."""
+        self.check_finite(self.done)
+        self.good = self.done
+        self.checkpoint.save(self.done, {"generator": self.generator.state(), "critic": self.critic.state()})
 
     def check_finite(self, done: int) -> None:
         """Of the generator alone: that the run stops may tell what was released, and nothing else."""
@@ -236,7 +245,9 @@ def make_critic(
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
-    if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
+    if plan.source is not None or (
+        released and answerer is None
+    ):  # an embedding that was released before: no data, no mechanism
         return plan.critic.reuse(plan, folder.embedding, device)
     by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
     if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from works import small_refined
 
+from gswgan.critics.refined.critic import RefinedStart
 from gswgan.critics.refined.sites import ServerAverage, SiteSteps, farther
 from gswgan.critics.refined.steps import DPSGD
 from gswgan.data import ImageData, load_data
@@ -62,7 +63,7 @@ class Federated:
                 value.add_(0.1 * torch.randn_like(value))
         settings = self.plan.critic
         assert isinstance(settings, PlannedRefined)
-        self.start = settings.make_start(self.plan, self.place / "embedding", CPU)
+        self.start = RefinedStart(**settings.start_on(self.plan, self.place / "embedding", CPU))
         self.generator = made
         self.start.fit(made)
         self.dp_sgd = DPSGD(settings=settings, optimizer=self.plan.optimizer, releases=self.plan.sums.releases)
