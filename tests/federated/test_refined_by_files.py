@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load
 from test_silos_by_files import NAMES, ask, call, make_sites, site
 from works import small_refined
 
-from gswgan.errors import FederationError
+from gswgan.critics.refined.sites import SiteSteps
+from gswgan.errors import DataError, FederationError
 from gswgan.federated.memory import home_of
 from gswgan.federated.server import create_run
 from gswgan.federated.silos import silo_facts
+from gswgan.federated.site import check_site, client_of, read_file
 from gswgan.federated.site_steps import read_turn
 from gswgan.federated.trust import make_federated_plan
 from gswgan.plan.facts import Site
@@ -115,6 +118,51 @@ def test_a_site_answers_each_round_once_and_in_order(tmp_path: Path) -> None:
     dataclasses.replace(turn, weights=turn.weights[1:]).save(question, plan)
     with pytest.raises(FederationError, match="of the planned shapes"):
         answer(tmp_path, "south", number=1)
+
+
+def test_a_site_that_dies_in_a_round_sends_the_same_bytes_and_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path)
+    real, sent = SiteSteps.answer, []
+
+    def dying(self, weights, steps):
+        sent.append(real(self, weights, steps).numpy().tobytes())
+        raise RuntimeError("dead")
+
+    monkeypatch.setattr(SiteSteps, "answer", dying)
+    with pytest.raises(RuntimeError, match="dead"):
+        answer(tmp_path, "north", number=1)
+    monkeypatch.setattr(SiteSteps, "answer", real)
+    before = ledger_of(tmp_path, "north").read_bytes()
+    out = answer(tmp_path, "north", number=1)
+    assert ledger_of(tmp_path, "north").read_bytes() == before
+    assert load(out.read_bytes())["sums"].tobytes() == sent[0]
+
+
+def test_rounds_are_about_one_set_of_records_each_with_a_name_of_its_own(tmp_path: Path) -> None:
+    begun(tmp_path)
+    images = sorted((tmp_path / "north/images").rglob("*.png"))
+    first = images[0].read_bytes()
+    images[0].write_bytes(images[1].read_bytes())
+    with pytest.raises(FederationError, match="records of the rounds before"):
+        answer(tmp_path, "north", number=1)
+    images[0].write_bytes(first)
+    answer(tmp_path, "north", number=1)
+    images = sorted((tmp_path / "south/images").rglob("*.png"))
+    other = next(path for path in images if path.parent != images[0].parent)
+    other.rename(other.with_name(images[0].name))  # a name in two classes: a label would change the places of others
+    with pytest.raises(DataError, match="file names in several class folders"):
+        answer(tmp_path, "south", number=1)
+
+
+def test_a_site_that_cannot_read_its_records_answers_all_the_same(tmp_path: Path) -> None:
+    plan = begun(tmp_path)
+    client = client_of(check_site(read_file(site(tmp_path, "west"))))
+    client._read = lambda facts: 1 / 0  # type: ignore[assignment, return-value]
+    question = read_turn(tmp_path / "RUN/round-1.safetensors", plan)
+    assert len(client.answer(plan, question)) == 4 * len(question.weights)
+    assert len(read_ledger(ledger_of(tmp_path, "west"))[1]) == 4
 
 
 def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from gswgan.data import ImageData
+from gswgan.data.partition import check_own_names
 from gswgan.errors import FederationError, GswganError
 from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, SumsAtSite, Work
 from gswgan.federated.limits import Limits
@@ -38,7 +39,7 @@ from gswgan.federated.memory import (
 )
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
 from gswgan.federated.silos import Protect, as_planned, check_listed, held, of_unit, protect_of
-from gswgan.federated.site_steps import StepsAtSite, Turn, sizes_of
+from gswgan.federated.site_steps import StepsAtSite, Turn, bind_data, sizes_of
 from gswgan.federated.trust import Trust, answer_event, check_cost, is_refined, planned_events, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
@@ -178,6 +179,8 @@ class Client:
                 sync_folder(self.home)
             data = self._records(plan)
             secret, entered = self._secret(plan, folder), None
+            if is_refined(plan):
+                bind_data(folder / "data.json", data, secret)
             if self._budget is not None:
                 entered = enter_into(self._budget, plan, data, secret, where=folder, total=total)
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
@@ -203,6 +206,8 @@ class Client:
         if self.protect != "client":
             check_listed(plan, held(self.name, data, self.protect))
             data = as_planned(data, plan.facts)
+            if is_refined(plan):  # coins go by the places of records
+                check_own_names(data.repeated_names)
         try:
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:

@@ -73,6 +73,8 @@ class Memory:
     """All that was recorded, sent or not: a client counts what it was about to send."""
     to_come: tuple[BaseEvent, ...] = ()
     """What it has agreed to and not recorded yet."""
+    agreed_to: frozenset[str] = frozenset()
+    """The folders of plans that it has agreed to as a whole."""
 
     @classmethod
     def read(cls, home: Path, *, but: Path | None = None) -> Memory:
@@ -83,9 +85,11 @@ class Memory:
         events = tuple(entry.event for found in entries.values() for entry in found)
         to_come = tuple(event for path, found in entries.items() for event in _to_come(path.with_name(AGREED), found))
         protect = str(known.get("protect", "client"))
+        agreed_to = frozenset(path.parent.name for path in home.glob(f"*/{AGREED}"))
         return cls(
-            client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, to_come=to_come
-        )
+            client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, to_come=to_come,
+            agreed_to=agreed_to,
+        )  # fmt: skip
 
     def check_cap(self, *more: BaseEvent) -> None:
         """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap."""

@@ -38,9 +38,10 @@ from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.preconditioner import preconditioner_of
 from gswgan.plan.plan import Plan
 from gswgan.plan.settings import pick_device
-from gswgan.privacy import BatchStreams, GaussianMechanism
+from gswgan.privacy import BatchStreams, GaussianMechanism, Streams
 from gswgan.privacy.storage import read_file, write_durably
 from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.folder import data_digest, read_json, write_json
 
 FORMAT_VERSION = 1
 HEADER = 2**20
@@ -151,6 +152,22 @@ def read_turn(path: Path, plan: Plan) -> Turn:
         raise FederationError("question", path.name[:60], "the numbers of this round: finite, of the planned shapes")
     weights = tensors.pop("weights")
     return Turn(number=number, weights=weights, axes={name.removeprefix("axes|"): v for name, v in tensors.items()})
+
+
+def bind_data(path: Path, data: ImageData, secret: Streams) -> None:
+    """Remember, keyed, which records the rounds are about; refuse to go on with others.
+
+    Where there are none, since they cannot be used, the answer is of black images, which are nobody's.
+    """
+    if data.n == 0:
+        return
+    digest = data_digest(data, secret.seed("data"))
+    if not path.exists():
+        write_json(path, {"digest": digest})
+    elif read_json(path, "data.json").get("digest") != digest:
+        raise FederationError(
+            "data", data.name, "the records of the rounds before, in the same order", "Put them back: coins are theirs."
+        )
 
 
 class StepsAtSite:

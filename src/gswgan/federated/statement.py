@@ -190,7 +190,8 @@ def _spent_lines(plan: Plan, memory: Memory | None) -> list[str]:
     if memory is None:
         return []
     cap = memory.cap
-    total = spent((*memory.events, *memory.to_come, *planned_events(plan)), neighbours=cap.neighbours, delta=cap.delta)
+    asked = () if plan.digest()[:32] in memory.agreed_to else planned_events(plan)
+    total = spent((*memory.events, *memory.to_come, *asked), neighbours=cap.neighbours, delta=cap.delta)
     more = "all answers to this plan" if is_refined(plan) else "one more answer"
     return [
         f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with {more}, of {cap.epsilon:g} "
