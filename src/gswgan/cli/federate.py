@@ -246,7 +246,7 @@ def combine(
     json: Json = False,
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
-    from gswgan.cli.federated_run import combine_answers
+    from gswgan.cli.federated_combine import combine_answers
     from gswgan.run.folder import RunFolder
 
     combine_answers(RunFolder(run), answers, close=close, device=device, json=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -19,14 +18,13 @@ from gswgan.cli.running import progress_of, run_content
 from gswgan.data import ImageData
 from gswgan.data.persons import read_ids
 from gswgan.errors import FederationError, PlanError, RunError
-from gswgan.federated.by_files import PLAN, read_plan, take_answers, take_weights, write_answer
+from gswgan.federated.by_files import PLAN, read_plan, write_answer
 from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
 from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
 from gswgan.federated.simulation import simulate, site_data, split_data
 from gswgan.federated.site import check_site, client_of, read_file
-from gswgan.federated.site_rounds import RefinedBySites, SiteRounds
 from gswgan.federated.site_steps import read_turn
 from gswgan.federated.statement import advice, who_learns_what
 from gswgan.federated.trust import for_invented_clients, has_rounds, is_refined, make_federated_plan, trust_of
@@ -185,10 +183,10 @@ def hold_and_train(folder: RunFolder, device: str, *, json: bool) -> None:
     console.print(f"run folder: {folder.root}")
     if not (folder.is_finished if has_rounds(plan) else Round(folder).is_released):
         _simulate(folder, plan, place)
-    _train(folder, place, f"gswgan federate simulate --resume {folder.root}", json=json)
+    train_after_round(folder, place, f"gswgan federate simulate --resume {folder.root}", json=json)
 
 
-def _train(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
+def train_after_round(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
     """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
     plan, ended = folder.plan(), folder.is_finished
     if not ended and not has_rounds(plan):
@@ -209,54 +207,6 @@ def _simulate(folder: RunFolder, plan: Plan, device: torch.device) -> None:
     total, what = (plan.training.steps, "round") if has_rounds(plan) else (number, "client")
     with progress_bar(total, what) as move:
         simulate(folder, folder.remembered_source(), note=console.print, device=device, progress=move)
-
-
-def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: str, json: bool) -> None:
-    """Take the answers of sites that came by files; when all are there, or `close`, release their sum and train."""
-    held, place = Round(folder, is_timed=False), pick_device(device)
-    with held.held():
-        if not held.is_released:
-            for refused in () if held.is_closed else take_answers(held, answers):
-                console.print(f"refused:   {refused}", markup=False)
-            missing = sorted(held.roster - held.answered)
-            console.print(f"answers:   {len(held.answered)} of {len(held.roster)}")
-            if missing and not close and not held.is_closed:
-                raise FederationError(
-                    "answers", f"none of {', '.join(missing[:5])}" + ("..." if len(missing) > 5 else ""),
-                    "one of every site", "Run it again when they are there, or pass --close to count them as zero.",
-                )  # fmt: skip
-            held.release()
-        command = f"gswgan federate combine {folder.root} {answers}"
-        if is_refined(held.plan):
-            _train_with_sites(folder, place, answers, command, close=close, json=json)
-        else:
-            _train(folder, place, command, json=json)
-
-
-def _train_with_sites(
-    folder: RunFolder, device: torch.device, answers: Path, command: str, *, close: bool, json: bool
-) -> None:
-    """Go on until sites are asked again, with what they have answered, or to the end. `close`: the round that waits."""
-    rounds, plan = SiteRounds(folder), folder.plan()
-    while not folder.is_finished:
-        if (number := rounds.waiting) is not None:
-            for refused in take_weights(rounds, answers):
-                console.print(f"refused:   {refused}", markup=False)
-            missing = rounds.missing(number)
-            console.print(f"round {number + 1}:   {len(rounds.roster) - len(missing)} of {len(rounds.roster)} answers")
-            if missing and not close:
-                question = rounds.question(number)
-                console.print(f"send {question} to every site (`gswgan federate answer --question`), then:\n{command}")
-                if json:
-                    print_json({"round": number + 1, "question": str(question), "missing": missing})
-                return
-            rounds.close(number)
-            close = False
-        with progress_of(plan) as move:
-            watch, wait = Watch(step=move, note=console.print), functools.partial(RefinedBySites, rounds)
-            if not run_folder(folder, None, device=device, watch=watch, answerer=wait) and rounds.waiting is None:
-                break  # stopped by hand
-    _train(folder, device, command, json=json)
 
 
 def answer_plan(plan: Path, out: Path, config: dict[str, Any], question: Path | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gswgan.errors import FederationError, path_problem, short
 from gswgan.federated.memory import recorded
+from gswgan.federated.silos import first_sums
 from gswgan.federated.trust import in_relation, is_refined, spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy.events import Sampled, gaussian_of
@@ -59,7 +60,7 @@ class OwnLedger:
 
     def _unplanned(self) -> Iterator[str]:
         """Lines that the plan does not have; with preset refined also steps that came twice."""
-        planned = gaussian_of(self.plan.first_sums.event)
+        planned = gaussian_of(first_sums(self.plan).event)
         for entry in self.entries:
             known = entry.event == self.plan.sums.event and entry.name.startswith("step ")
             if is_refined(self.plan) and known:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gswgan.errors import RunError
 from gswgan.federated.messages import answer_bytes
-from gswgan.federated.silos import protect_of
+from gswgan.federated.silos import first_sums, protect_of
 from gswgan.federated.site_steps import numbers_of, steps_of
 from gswgan.federated.trust import check_cost, is_refined, promise, spent, trust_of
 from gswgan.methods.advice import BEARABLE
@@ -41,8 +41,8 @@ _CENTRAL_NOISE = (
 def noise_of_sum(plan: Plan, answers: int | None = None) -> float:
     """Standard deviation of the noise in the released sum: planned, or with the answers of so many sites."""
     if answers is None or plan.sums.observer != "server":
-        return sum_noise(plan.facts, plan.first_sums)
-    return plan.first_sums.noise_std * math.sqrt(answers)
+        return sum_noise(plan.facts, first_sums(plan))
+    return first_sums(plan).noise_std * math.sqrt(answers)
 
 
 def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -> dict[str, Any]:
@@ -56,15 +56,13 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
         cost = dataclasses.replace(cost, epsilon=epsilon, accountant=EXACT)
     to = dict.fromkeys([promise(trust, protect_of(plan))[0], "public"])
     clear = "it is trusted: it receives every site's exact sums, and adds the noise that protects them from the others"
-    noise = noise_of_sum(plan, len(answered))
+    noise, own = noise_of_sum(plan, len(answered)), first_sums(plan).noise_std
     missing = [site.name for site in silos.sites if site.name not in answered]
     text = [
         f"the sites that answered: {', '.join(answered)}",
         *([f"not in it: {', '.join(missing)}; the plan needs {silos.min_sites}"] if missing else []),
         f"noise of std {noise:.5g} in every number of the released sum"
-        + (
-            f": {plan.first_sums.noise_std:.5g} by each of {len(answered)} sites" if trust == "untrusted-server" else ""
-        ),
+        + (f": {own:.5g} by each of {len(answered)} sites" if trust == "untrusted-server" else ""),
         *steps_lines(plan),
         relation(plan),
         *group_lines(plan, releases, cost.delta * share),
@@ -175,7 +173,7 @@ def silo_advice(plan: Plan) -> str:
         f"{site.name} ({site.records:,} records" + (f" of {site.persons:,} persons)" if site.persons else ")")
         for site in silos.sites
     )
-    own = f"every site adds noise of std {plan.first_sums.noise_std:.4g}" if plan.sums.observer == "server" else (
+    own = f"every site adds noise of std {first_sums(plan).noise_std:.4g}" if plan.sums.observer == "server" else (
         f"the server adds noise of std {plan.sums.noise_std:.4g} once"
     )  # fmt: skip
     loud = "" if noise <= BEARABLE else f": above {BEARABLE:g}, expect little of the images"

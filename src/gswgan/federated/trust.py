@@ -27,7 +27,7 @@ from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
 from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.errors import PlanError
-from gswgan.federated.silos import Protect
+from gswgan.federated.silos import Protect, first_sums
 from gswgan.methods import make_plan
 from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
@@ -176,7 +176,7 @@ def weight_of_counts(plan: Plan) -> float:
 
 def answer_event(plan: Plan) -> Gaussian:
     """What a client records for one answer: the Gaussian alone. It counts on nobody's coins but its own."""
-    return gaussian_of(plan.first_sums.event)
+    return gaussian_of(first_sums(plan).event)
 
 
 def planned_events(plan: Plan) -> tuple[BaseEvent, ...]:

@@ -145,10 +145,6 @@ class CriticSettings(ABC):
         """The mean embedding that stays in the release; None where there is none."""
         return None
 
-    def first_sums(self, draft: Draft) -> PrivacySettings:
-        """The noisy sums that come first: of the kernel critic, which sites answer in one round."""
-        return draft.sums
-
     @abstractmethod
     def total(self, draft: Draft, steps: int) -> Event | None:
         """What the first so many steps release at the most. The ledger is checked against it. None: no guarantee."""
@@ -206,11 +202,6 @@ class Draft:
         if self.privacy is None:
             raise PlanError("privacy", None, f"the settings of noisy sums, which method {self.method} does not have")
         return self.privacy
-
-    @property
-    def first_sums(self) -> PrivacySettings:
-        """The settings of the noisy sums that come first."""
-        return self.critic.first_sums(self)
 
     @property
     def size(self) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +31,7 @@ from gswgan.run.budget_entry import enter
 from gswgan.run.checkpoint import Checkpoint
 from gswgan.run.cuda_graphs import captured_step
 from gswgan.run.folder import RunFolder
+from gswgan.run.interruptions import report_disk_errors, stop_on_interrupt
 from gswgan.run.publish import check_stated, publish
 
 LOG_EVERY = 50
@@ -102,7 +101,7 @@ def run(
     in its files, which only the kernel critic can do with. `ranks`: the processes among which an ensemble's critics are
     spread; this one is the first of them.
     """
-    with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _report_disk_errors(folder):
+    with folder.locked(), stop_on_interrupt(forced=ranks is None) as stopped, report_disk_errors(folder):
         plan = folder.plan()
         folder.check_made_here(plan)
         if folder.is_finished:
@@ -268,41 +267,3 @@ def make_critic(
         root = str(folder.root.absolute())
         context.ranks.broadcast(do="begin", root=root, where=context.ranks.where, device=device.type)
     return plan.critic.make(plan, context) if answerer is None else answerer(context)
-
-
-@contextmanager
-def _report_disk_errors(folder: RunFolder) -> Iterator[None]:
-    """A full or failing disk stops the run; say that nothing is lost and how to go on."""
-    try:
-        yield
-    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong with the disk
-        raise
-    except OSError as wrong:
-        where = f", {wrong.filename}" if wrong.filename else ""
-        raise RunError(
-            "run", str(folder.root), f"a disk that takes its files ({wrong.strerror or wrong}{where})",
-            f"Nothing that was released is lost. When it does: gswgan train --resume {folder.root}",
-        ) from wrong  # fmt: skip
-
-
-@contextmanager
-def _stop_on_interrupt(*, forced: bool = True) -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once, if it may.
-
-    (Below torchrun one Ctrl-C is heard twice: from the terminal, and from torchrun.)
-    """
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def handler(number: int, frame: object) -> None:
-        if stopped.is_set() and forced:
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
