@@ -91,11 +91,10 @@ class Judge:
         self.inception = None if weights is None else load_inception(weights, device)
         if self.inception is None:
             self.real = Moments()
-            self.real.update(pixels(whole.images))
+            self.real.update(whole.images.reshape(whole.n, -1) / 255)
         else:
-            self.real = reference_moments(
-                whole.images, self.inception, cache_folder(whole.name, data_checksum(whole), None)
-            )
+            folder = cache_folder(whole.name, data_checksum(whole), None)
+            self.real = reference_moments(whole.images, self.inception, folder)
 
     def measure(self, images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         found: dict[str, Any] = {"images": len(images)}
@@ -105,7 +104,7 @@ class Judge:
         )  # fmt: skip
         if self.inception is None:
             moments = Moments()
-            moments.update(pixels(images))
+            moments.update(images.reshape(len(images), -1) / 255)
             return found | {"frechet_distance_of_pixels": frechet_distance(self.real, moments)}
         return found | {"fid": frechet_distance(self.real, image_moments(images, self.inception)), "fid_tf32": True}
 
@@ -293,10 +292,6 @@ def run_rounds(sites: dict[str, SiteSteps], server: ServerAverage, rounds: list[
             saved.save(turn, {"server": held, "answers": answers, **states})
             print(f"step {steps.stop} at {name}: {float(seconds):.0f} s", flush=True)
     return before
-
-
-def pixels(images: np.ndarray) -> np.ndarray:
-    return images.reshape(len(images), -1) / 255.0
 
 
 if __name__ == "__main__":
