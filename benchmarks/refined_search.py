@@ -338,12 +338,12 @@ class Search:
         gradients, chunk = self.gradients(way)
         q, began, losses = batch / (self.train.n * 6 / 5), time.perf_counter(), {}
         torch.manual_seed(1)
-        self.generator.velocity.zero_(), self.generator.size.zero_()
+        self.generator.descent.velocity.zero_(), self.generator.descent.size.zero_()
         averages = {kept: [value.clone() for value in self.kept[start]] for kept in also or ()}
         again = self.rehearse(rehearsed) if rehearsal else None
         for step in range(steps):
             members = (torch.rand(self.train.n, device=DEVICE) < q).nonzero()[:, 0]
-            total = torch.zeros_like(self.generator.velocity)
+            total = torch.zeros_like(self.generator.descent.velocity)
             for some in members.split(chunk):
                 filled, seed = some.repeat(chunk // len(some) + 1)[:chunk], torch.tensor(step).to(DEVICE)
                 rows = gradients.of_records(self.images[filled], self.labels[filled], filled, seed)[: len(some)]
@@ -351,7 +351,8 @@ class Search:
             gradient = (total + noise * torch.randn_like(total)) / (q * self.train.n)
             now = torch.tensor(rate * min(1.0, (1 - step / steps) / (1 - constant))).to(DEVICE)
             keep = torch.tensor(step / (step + averaging)).to(DEVICE)
-            self.generator.descend_scaled(gradient, now, keep, step=step)
+            self.generator.descent.step(gradient, now, step=step)
+            self.generator.average_denoiser(keep)
             if again is not None:
                 again(step, rehearsal * float(now) / rate)
             for kept, values in averages.items():

@@ -33,7 +33,7 @@ from gswgan.plan.make import check_large_delta, plan_warnings
 from gswgan.plan.plan import Plan
 from gswgan.run.budget import Budget
 from gswgan.run.folder import RunFolder
-from gswgan.run.loop import run
+from gswgan.run.loop import Answerer, run
 from gswgan.run.over import check_not_over
 from gswgan.run.public_images import check_public
 from gswgan.run.publish import check_stated
@@ -213,12 +213,13 @@ def run_folder(
     watch: Watch,
     workers: Workers = 1,
     ranks: Ranks | None = None,
+    answerer: Answerer | None = None,
 ) -> bool:
-    """Run the folder's plan from wherever it stands to its end; False if Ctrl-C stopped it."""
+    """Run the folder's plan from wherever it stands to its end; False if Ctrl-C stopped it, or it waits for others."""
     with few_threads(folder.plan().facts.image_size, device):
         return run(
             folder, data, device=device, progress=watch.step, note=watch.note, workers=workers,
-            reading=watch.reading, ranks=ranks,
+            reading=watch.reading, ranks=ranks, answerer=answerer,
         )  # fmt: skip
 
 

@@ -26,13 +26,16 @@ _TRUST = (
 )
 
 Preset = Annotated[str, typer.Option(
-    help="kernel (kernel critic, one round), ensemble (Algorithm 2: a critic at each client) or paper-federated "
-    "(Algorithm 2 as published).", rich_help_panel=_RUN)]  # fmt: skip
+    help="kernel (kernel critic, one round), refined (with --protect record: then rounds of DP-SGD at the sites, by "
+    "files), ensemble (Algorithm 2: a critic at each client) or paper-federated (Algorithm 2 as published).",
+    rich_help_panel=_RUN)]  # fmt: skip
 Protect = Annotated[str, typer.Option(
     help="client (all of a client's records as one, for many clients), or each record or person of a few sites.",
     rich_help_panel=_GUARANTEE)]  # fmt: skip
 TrustOption = Annotated[str | None, typer.Option(help=_TRUST, rich_help_panel=_GUARANTEE)]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of Algorithm 2. Default: 100.", rich_help_panel=_RUN)]
+Rounds = Annotated[int | None, typer.Option(
+    help="Rounds of Algorithm 2 (default: 100), or of DP-SGD with preset refined (default: 10).",
+    rich_help_panel=_RUN)]  # fmt: skip
 Rate = Annotated[float | None, typer.Option(
     help="Share of the clients that a trusted aggregator draws in a round of Algorithm 2.",
     rich_help_panel=_RUN)]  # fmt: skip
@@ -49,7 +52,8 @@ ForceSpend = Annotated[bool, typer.Option("--force-spend",
 BudgetOption = Annotated[Path | None, typer.Option(
     help="Enter the release of a trusted aggregator into this budget file before anybody is asked; refused if all "
     "runs in it together would go beyond its budget (`gswgan budget`).", rich_help_panel=_GUARANTEE)]  # fmt: skip
-Steps = Annotated[int | None, typer.Option(help="Training steps after the round.", rich_help_panel=_RUN)]
+Steps = Annotated[int | None, typer.Option(
+    help="Training steps after the round; of DP-SGD with preset refined.", rich_help_panel=_RUN)]  # fmt: skip
 Seed = Annotated[int, typer.Option(help="Fixes initial weights and latent codes; never the noise.",
                                    rich_help_panel=_RUN)]  # fmt: skip
 Deadline = Annotated[float, typer.Option(
@@ -159,6 +163,8 @@ def plan(
     seed: Seed = 0,
     deadline: Deadline = 3600.0,
     budget: BudgetOption = None,
+    device: Annotated[str, typer.Option(
+        help="cpu, cuda or auto: what the networks are sized for.", rich_help_panel=_RUN)] = "cpu",
     unauthenticated: Annotated[bool, typer.Option("--unauthenticated",
         help="Nodes have no keys: a client's id may move to a new node when its old one has gone. For trials.",
         rich_help_panel=_RUN)] = False,
@@ -170,7 +176,7 @@ def plan(
     from gswgan.cli.federated_run import make_run, public_facts
 
     ids, facts = public_facts(clients, {key: given[key] for key in _FACTS})
-    made = make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "unauthenticated")})
+    made = make_run(out, ids, facts, {name: given[name] for name in (*_PLANNED, "device", "unauthenticated")})
     if json:
         print_json(made)
 
@@ -179,6 +185,8 @@ def plan(
 def answer(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan.json that the operator has sent.")],
     out: Annotated[Path, typer.Option(help="The answer to write: send it back to the operator.")],
+    question: Annotated[Path | None, typer.Option(
+        help="Preset refined: the file of a round that the operator has sent after the plan.")] = None,
     site: Annotated[Path | None, typer.Option(
         help="The site's configuration (TOML), with the names of the options below.")] = None,
     client: Annotated[str | None, typer.Option(help="This site's id, as on the operator's list.")] = None,
@@ -207,7 +215,7 @@ def answer(
     from gswgan.federated.site import check_site, read_file
 
     named = {name.replace("_", "-"): _absolute(given[name]) for name in _SITE if given[name] is not None}
-    found = answer_plan(plan, out, check_site({**({} if site is None else read_file(site)), **named}))
+    found = answer_plan(plan, out, check_site({**({} if site is None else read_file(site)), **named}), question)
     if json:
         print_json(found)
 
@@ -238,7 +246,7 @@ def combine(
     json: Json = False,
 ) -> None:  # fmt: skip
     """At the operator: check the sites' answers, release their noisy sum, train the generator."""
-    from gswgan.cli.federated_run import combine_answers
+    from gswgan.cli.federated_combine import combine_answers
     from gswgan.run.folder import RunFolder
 
     combine_answers(RunFolder(run), answers, close=close, device=device, json=json)

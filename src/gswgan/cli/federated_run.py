@@ -18,18 +18,27 @@ from gswgan.cli.console import console, print_json
 from gswgan.cli.progress import progress_bar
 from gswgan.cli.running import progress_of, run_content
 from gswgan.data import ImageData
+from gswgan.data.partition import check_own_names
 from gswgan.data.persons import read_ids
 from gswgan.errors import FederationError, GswganError, PlanError, RunError
-from gswgan.federated.by_files import PLAN, read_plan, take_answers, write_answer
+from gswgan.federated.by_files import PLAN, read_plan, write_answer
 from gswgan.federated.memory import Memory, home_of
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.server import Round, check_budget, create_run
 from gswgan.federated.silos import check_protect, held, of_unit, protect_of, read_sites, silo_facts
 from gswgan.federated.simulation import simulate, site_data, split_data
 from gswgan.federated.site import check_site, client_of, read_file, records_of
+from gswgan.federated.site_steps import read_turn
 from gswgan.federated.stated import class_lines
 from gswgan.federated.statement import advice, who_learns_what
-from gswgan.federated.trust import answer_event, for_invented_clients, has_rounds, make_federated_plan, trust_of
+from gswgan.federated.trust import (
+    answer_event,
+    for_invented_clients,
+    has_rounds,
+    is_refined,
+    make_federated_plan,
+    trust_of,
+)
 from gswgan.plan.enough import check_enough
 from gswgan.plan.facts import Facts
 from gswgan.plan.make import check_large_delta, plan_warnings
@@ -84,6 +93,8 @@ def start_simulation(
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
     allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
     plan = make_federated_plan(facts, device=pick_device(device).type, **options)
+    if is_refined(plan):
+        raise PlanError("preset", plan.preset, "a round over the network", "Its rounds are by files: `federate plan`.")
     plan = plan if spread is None or facts.silos is not None else for_invented_clients(plan)
     _check(plan, allowed, forced or dry_run, budget)
     warnings = plan_warnings(plan, images)
@@ -156,14 +167,14 @@ def make_run(out: Path, ids: tuple[str, ...], facts: Facts, options: dict[str, A
     """
     budget, deadline, dry_run = (options.pop(name) for name in ("budget", "deadline", "dry_run"))
     allowed, forced = options.pop("allow_large_delta"), options.pop("force_spend")
-    unauthenticated = options.pop("unauthenticated")
-    plan = make_federated_plan(facts, **options)
+    unauthenticated, device = options.pop("unauthenticated"), pick_device(options.pop("device")).type
+    plan = make_federated_plan(facts, device=device, **options)
     _check(plan, allowed, forced or dry_run, budget)
     show(plan)
     if not dry_run:
         create_run(out, plan, ids, deadline, budget=budget, unauthenticated=unauthenticated)
         console.print(f"run folder: {out}")
-        if not has_rounds(plan):
+        if not has_rounds(plan):  # the first round
             plan.save(out / PLAN)
             console.print(f"for a round by files, send {out / PLAN} to every site (`gswgan federate answer`)")
     return {"run": None if dry_run else str(out), "plan": plan.to_json()}
@@ -183,10 +194,10 @@ def hold_and_train(folder: RunFolder, device: str, *, json: bool) -> None:
     console.print(f"run folder: {folder.root}")
     if not (folder.is_finished if has_rounds(plan) else Round(folder).is_released):
         _simulate(folder, plan, place)
-    _train(folder, place, f"gswgan federate simulate --resume {folder.root}", json=json)
+    train_after_round(folder, place, f"gswgan federate simulate --resume {folder.root}", json=json)
 
 
-def _train(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
+def train_after_round(folder: RunFolder, device: torch.device, command: str, *, json: bool) -> None:
     """What is left after a round; the rounds of Algorithm 2 leave nothing. `command`: with which it goes on."""
     plan, ended = folder.plan(), folder.is_finished
     if not ended and not has_rounds(plan):
@@ -209,33 +220,23 @@ def _simulate(folder: RunFolder, plan: Plan, device: torch.device) -> None:
         simulate(folder, folder.remembered_source(), note=console.print, device=device, progress=move)
 
 
-def combine_answers(folder: RunFolder, answers: Path, *, close: bool, device: str, json: bool) -> None:
-    """Take the answers of sites that came by files; when all are there, or `close`, release their sum and train."""
-    held, place = Round(folder, is_timed=False), pick_device(device)
-    with held.held():
-        if not held.is_released:
-            for refused in () if held.is_closed else take_answers(held, answers):
-                console.print(f"refused:   {refused}", markup=False)
-            missing = sorted(held.roster - held.answered)
-            console.print(f"answers:   {len(held.answered)} of {len(held.roster)}")
-            if missing and not close and not held.is_closed:
-                raise FederationError(
-                    "answers", f"none of {', '.join(missing[:5])}" + ("..." if len(missing) > 5 else ""),
-                    "one of every site", "Run it again when they are there, or pass --close to count them as zero.",
-                )  # fmt: skip
-            held.release()
-    _train(folder, place, f"gswgan federate combine {folder.root} {answers}", json=json)
+def answer_plan(plan: Path, out: Path, config: dict[str, Any], question: Path | None = None) -> dict[str, Any]:
+    """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data.
 
-
-def answer_plan(plan: Path, out: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """A site's answer to a plan: shows who learns what, records the answer, writes it; returns it as plain data."""
+    `question`: that of a later round.
+    """
     asked = read_plan(plan)
+    if question is not None and not is_refined(asked):
+        raise FederationError("question", str(question), "a plan of preset refined", "Leave --question out.")
+    turn = None if question is None else read_turn(question, asked)
     found = records_of(config)  # whoever starts this hears what is wrong with the records
+    if is_refined(asked):
+        check_own_names(found.repeated_names)
     me = client_of(config, found=found)
     show(asked)
     learnt = [*who_learns_what(asked, Memory.read(me.home)), *class_lines(found, asked.facts)]
     console.print("\n".join(learnt), markup=False)
-    write_answer(out, me, asked)
+    write_answer(out, me, asked, turn)
     console.print(f"answer:    {out}: send it to the operator, who runs `gswgan federate combine`")
     return {"answer": str(out), "who_learns_what": learnt, **spent_content(Memory.read(me.home))}
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from gswgan.errors import FederationError, RunError
 from gswgan.federated.messages import Fields, raw_of, read_answer, shape_of, unpack
+from gswgan.federated.silos import first_sums
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger, Streams
 from gswgan.privacy.mechanism import GRID_BITS, announce
@@ -121,9 +122,9 @@ class Answers:
 
     def noisy_total(self, name: str, ledger: Ledger, secret: Streams) -> NDArray[np.float64]:
         """The sum of answers that have their noise already; the ledger says what each client went through."""
-        bound = self.plan.sums.contribution
+        bound = first_sums(self.plan).contribution
         total = sum(self.counted(), start=np.zeros(shape_of(self.plan), np.int64))
-        announce(name, total, bound, self.plan.sums.event, ledger, secret)
+        announce(name, total, bound, first_sums(self.plan).event, ledger, secret)
         return total.astype(np.float64) * (bound.clip_norm * 2.0**-GRID_BITS)
 
     def remove(self) -> None:

@@ -22,10 +22,12 @@ import safetensors.numpy
 
 from gswgan.errors import FederationError, GswganError, printable
 from gswgan.federated.client import Client
-from gswgan.federated.messages import MAX_PLAN_CHARACTERS, Fields, answer, shape_of
+from gswgan.federated.messages import MAX_PLAN_CHARACTERS, Fields, shape_of
 from gswgan.federated.messages import read_plan as read_question
 from gswgan.federated.server import Round
-from gswgan.federated.trust import check_cost
+from gswgan.federated.site_rounds import SiteRounds
+from gswgan.federated.site_steps import Turn, numbers_of
+from gswgan.federated.trust import check_cost, is_refined
 from gswgan.plan.plan import Plan
 from gswgan.privacy.storage import create_durably, named_by_user, read_file
 
@@ -45,20 +47,21 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def write_answer(path: Path, client: Client, plan: Plan) -> None:
-    """The site's answer to this plan as a new file: the ledger's line first, then the answer."""
+def write_answer(path: Path, client: Client, plan: Plan, turn: Turn | None = None) -> None:
+    """The site's answer to this plan, or to a round, as a new file: the ledger's lines first, then the answer."""
     if os.path.lexists(path):
         raise FederationError("out", str(path), "a file that does not exist yet", "Choose another --out.")
-    fields = answer(client.name, plan, client.answer(plan))
-    sums = np.frombuffer(bytes(fields["sums"]), np.uint8)  # type: ignore[arg-type]
+    sums = np.frombuffer(client.answer(plan, turn), np.uint8)
     told = {"format_version": FORMAT_VERSION, "client": client.name, "plan": plan.digest()}
+    told |= {} if turn is None else {"round": str(turn.number)}
     raw = safetensors.numpy.save({"sums": sums}, {"answer": json.dumps(told)})  # one entry: it has no order
     create_durably(named_by_user(path), raw)
 
 
 def read_answer_file(path: Path, plan: Plan) -> Fields:
     """The message in a file; whether it counts is the round's to say."""
-    raw = read_file(path, 8 * math.prod(shape_of(plan)) + HEADER)
+    weights = 4 * numbers_of(plan)[0] if is_refined(plan) else 0
+    raw = read_file(path, max(8 * math.prod(shape_of(plan)), weights) + HEADER)
     try:
         sums = safetensors.numpy.load(raw)["sums"]
         told = json.loads(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]["answer"])
@@ -67,6 +70,8 @@ def read_answer_file(path: Path, plan: Plan) -> Fields:
         if not isinstance(told["client"], str):
             raise TypeError("an id that is no text")
         told["client"].encode()  # JSON can hold a text that no file or log can: half of a surrogate pair
+        if "round" in told:
+            return {"client": told["client"], "plan": told["plan"], "round": told["round"], "weights": sums.tobytes()}
         return {"client": told["client"], "plan": told["plan"], "sums": sums.tobytes()}
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise FederationError("answer", path.name[:60], f"an answer of a site ({type(wrong).__name__})") from wrong
@@ -108,6 +113,33 @@ def take_answers(held: Round, folder: Path) -> Iterator[str]:
         node = int.from_bytes(hashlib.blake2b(client.encode(), digest_size=7).digest(), "little")
         refused = held.take(fields, node=node, up=len(bytes(fields["sums"])))  # type: ignore[call-overload]
         if refused is not None:
+            yield _line(path, refused)
+
+
+def take_weights(rounds: SiteRounds, folder: Path) -> Iterator[str]:
+    """Hand every answer in the folder to the round that waits; yields what was refused and why.
+
+    Answers to the plan and to earlier rounds may lie there still: they are passed over.
+    """
+    if not folder.is_dir():
+        raise FederationError("answers", str(folder), "a folder with the sites' answers", "Check the path.")
+    found: dict[str, tuple[Path, Fields]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            fields = read_answer_file(path, rounds.plan)
+        except (GswganError, OSError) as wrong:
+            yield _line(path, wrong)
+            continue
+        if fields.get("round") != str(rounds.waiting):
+            continue
+        known, same = found.setdefault(str(fields["client"]), (path, fields))
+        if same != fields:
+            raise FederationError(
+                "answers", f"{known.name} and {path.name}", f"one answer of {fields['client']}"[:80] + ": these differ",
+                "Ask the site which one it sent, and remove the other. Nothing was taken.",
+            )  # fmt: skip
+    for path, fields in found.values():
+        if (refused := rounds.take(fields)) is not None:
             yield _line(path, refused)
 
 

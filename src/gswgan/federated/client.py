@@ -27,19 +27,30 @@ from pathlib import Path
 import numpy as np
 
 from gswgan.data import ImageData
+from gswgan.data.partition import check_own_names
 from gswgan.errors import FederationError, GswganError, short
 from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, SumsAtSite, Work
 from gswgan.federated.limits import Limits
-from gswgan.federated.memory import Cap, CappedLedger, Memory, home_of, recorded, write_log
+from gswgan.federated.memory import (
+    Cap,
+    CappedLedger,
+    Memory,
+    agreed_with_repeats,
+    home_of,
+    keep_agreed,
+    recorded,
+    write_log,
+)
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
 from gswgan.federated.silos import Protect, check_listed, held, of_unit, protect_of
+from gswgan.federated.site_steps import StepsAtSite, Turn, bind_data, sizes_of
 from gswgan.federated.stated import SHAPE, Stated, as_planned
-from gswgan.federated.trust import Trust, answer_event, check_cost, trust_of
+from gswgan.federated.trust import Trust, answer_event, check_cost, is_refined, planned_events, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
-from gswgan.privacy.events import Repeated
+from gswgan.privacy.events import Composed, Event, Repeated
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import locked, make_folder, sync_folder
 from gswgan.run.budget_entry import enter_into
@@ -104,8 +115,11 @@ class Client:
             self._log("refused", wrong)
             return {"client": self.name, "refused": REFUSED}
 
-    def answer(self, plan: Plan, batch: Batch | None = None) -> bytes:
-        """This client's answer as it travels: kept, or computed, recorded and kept. `batch`: in Algorithm 2."""
+    def answer(self, plan: Plan, batch: Batch | Turn | None = None) -> bytes:
+        """This client's answer as it travels: kept, or computed, recorded and kept.
+
+        `batch`: in Algorithm 2, or in a round of DP-SGD.
+        """
         self._accept(plan)
         with locked(self.home / "lock", wait=True):  # Flower may start a process for each question
             folder = self._place(plan)
@@ -114,11 +128,13 @@ class Client:
             if raw is None:
                 with self._prepared(plan, made.name) as work:
                     raw = made.make(work)
-            if made.is_last or not self._has_room(plan):
+            if made.is_last or not (is_refined(plan) or self._has_room(plan)):
                 erase_key(folder / "key.json")
             return raw
 
-    def _answer_to(self, folder: Path, plan: Plan, batch: Batch | None) -> Answer:
+    def _answer_to(self, folder: Path, plan: Plan, batch: Batch | Turn | None) -> Answer:
+        if isinstance(batch, Turn):
+            return StepsAtSite(folder, plan, batch, sizes_of(plan).get(self.name, 0))
         if batch is not None:
             return CriticAtClient(folder, plan, batch)
         return SumsAtClient(folder, plan) if self.protect == "client" else SumsAtSite(folder, plan)
@@ -147,16 +163,22 @@ class Client:
         folder = self._place(plan)
         self._limits.check(plan)
         if all(entry.name != name for entry in recorded(folder / "ledger.jsonl")):  # a repeated one is counted there
-            memory = Memory.read(self.home)
-            memory.cap.check((*memory.events, answer_event(plan)))
-        is_new, total = not folder.exists(), Repeated(event=answer_event(plan), times=plan.sums.releases)
+            own = folder / "ledger.jsonl" if is_refined(plan) else None  # counted as a whole, answered or not
+            memory = Memory.read(self.home, but=own)
+            agreed = agreed_with_repeats(planned_events(plan), () if own is None else recorded(own))
+            memory.check_cap(*agreed)
+        is_new, total = not folder.exists(), _all_answers(plan)
         try:
             if is_new:
                 folder.mkdir(mode=0o700)
+                if is_refined(plan):
+                    keep_agreed(folder, plan)
                 sync_folder(self.home)
             data = self._records(plan)
             secret, entered = self._secret(plan, folder), None
-            if self._budget is not None:  # all that the plan can ask of one client, whatever coins the server tosses
+            if is_refined(plan):
+                bind_data(folder / "data.json", data, secret)
+            if self._budget is not None:
                 entered = enter_into(self._budget, plan, data, secret, where=folder, total=total)
             ledger = CappedLedger(self.home, folder / "ledger.jsonl", plan, entered)
         except Exception:
@@ -174,17 +196,20 @@ class Client:
             data = of_one_person(data) if self.protect == "client" else of_unit(data, self.protect)
             if self.protect != "client":
                 check_listed(plan, held(self.name, data, self.protect))
+            if is_refined(plan):  # coins go by the places of records
+                check_own_names(data.repeated_names)
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:
                 raise FederationError("data", dict(zip(SHAPE, found)), f"{asked}, as planned")
-            planned = as_planned(data, plan.facts)
+            planned = as_planned(data, plan.facts, in_place=is_refined(plan))
         except Exception as wrong:
             self._log("data that cannot be used, so zeros in its place", wrong)
             return no_records(plan.facts, self.name)
-        if planned.n < data.n:
+        kept = planned.n if planned.labels is None else int((planned.labels >= 0).sum())
+        if kept < data.n:
             self._log("records of other classes, which add nothing", FederationError(
                 "classes", short(", ".join(data.class_names), 200), f"those of the plan: {short(plan.facts.names)}",
-                f"{data.n - planned.n} of {data.n} records.",
+                f"{data.n - kept} of {data.n} records.",
             ))  # fmt: skip
         return planned
 
@@ -202,7 +227,7 @@ class Client:
         """Whether the cap allows one more answer to this plan."""
         memory = Memory.read(self.home)
         try:
-            memory.cap.check((*memory.events, answer_event(plan)))
+            memory.check_cap(answer_event(plan))
         except FederationError:
             return False
         return True
@@ -211,6 +236,13 @@ class Client:
         why = str(wrong) if isinstance(wrong, GswganError) else "".join(traceback.format_exception(wrong))[-2000:]
         with contextlib.suppress(OSError):  # a full disk changes nothing of what leaves
             write_log(self.home, what, why)
+
+
+def _all_answers(plan: Plan) -> Event:
+    """All that a plan can ask of one client, whatever coins the server tosses."""
+    if is_refined(plan):
+        return Composed(events=planned_events(plan))
+    return Repeated(event=answer_event(plan), times=plan.sums.releases)
 
 
 def _keep_unit(home: Path, protect: Protect) -> None:

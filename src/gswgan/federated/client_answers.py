@@ -32,8 +32,8 @@ from gswgan.critics.kernel.features import RandomFeatures
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
 from gswgan.federated.messages import Batch, pack, shape_of
-from gswgan.federated.silos import grid_shape, site_sum
-from gswgan.federated.trust import answer_event, trust_of, weight_of_counts
+from gswgan.federated.silos import first_sums, grid_shape, site_sum
+from gswgan.federated.trust import answer_event, is_refined, trust_of, weight_of_counts
 from gswgan.generators.generator import Generator
 from gswgan.plan.plan import Plan
 from gswgan.privacy import BatchStreams, Contribution, GaussianMechanism, Ledger, Streams
@@ -87,10 +87,11 @@ def sanitize(plan: Plan, name: str, rows: Tensor, work: Work) -> bytes:
 class SumsAtClient:
     """The averaged, clipped class sums of a client's records, once."""
 
-    name, is_last = "embedding", True
+    name = "embedding"
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._path, self._plan = folder / "answer.bin", plan
+        self.is_last = not is_refined(plan)
 
     def kept(self) -> bytes | None:
         """The one answer, if it was made."""
@@ -118,7 +119,7 @@ class SumsAtSite(SumsAtClient):
 
     def make(self, work: Work) -> bytes:
         """The sums; zeros where they cannot be computed."""
-        plan, bound, event = self._plan, self._plan.sums.contribution, answer_event(self._plan)
+        plan, bound, event = self._plan, first_sums(self._plan).contribution, answer_event(self._plan)
         try:
             summed = site_sum(plan, work.data, weight_of_counts(plan))
         except Exception as wrong:  # whether there is an answer must not depend on the records

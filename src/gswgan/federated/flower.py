@@ -24,7 +24,7 @@ from gswgan.federated.client import REFUSED, Client
 from gswgan.federated.messages import Fields
 from gswgan.federated.remote_critics import Take, run_rounds
 from gswgan.federated.server import Round, read_settings
-from gswgan.federated.trust import has_rounds
+from gswgan.federated.trust import has_rounds, is_refined
 from gswgan.plan.settings import pick_device
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import Note, Progress, run
@@ -259,7 +259,9 @@ def make_server_app(
                 hold(grid, held, note=note, progress=progress, patience=patience)
                 held.release()
             note(f"the round is closed after {len(held.answered)} answers; the embedding is released")
-        if train and not folder.is_finished:
+        if is_refined(folder.plan()):
+            note("the rounds that follow are by files: `gswgan federate combine`")
+        elif train and not folder.is_finished:
             run(folder, None, device=place, note=note)
 
     return app

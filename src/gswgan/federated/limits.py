@@ -12,15 +12,22 @@ from dataclasses import dataclass
 
 import torch
 
+from gswgan.critics.dp_sgd import LANES
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
 from gswgan.critics.kernel.convolutions import MADE, output_size
 from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS, FIXED_ROWS
+from gswgan.critics.refined.records import NUMBERS_PER_CHUNK
 from gswgan.errors import FederationError
 from gswgan.federated.messages import pool_size
+from gswgan.federated.site_steps import numbers_of, refined_settings, steps_of
+from gswgan.federated.trust import is_refined
 from gswgan.generators import build_network
 from gswgan.plan.plan import Plan
 
 GIB, TERA = 2.0**30, 1e12
+
+MAPS = 64
+"""Maps of the full side that a denoiser keeps for each of its channels at the most."""
 
 STEP = 5e9
 """Multiplications in whose time the smallest critic makes an update: most of it is not multiplying."""
@@ -59,11 +66,12 @@ UNLIMITED = Limits(memory=1e8, work=1e8)
 def memory_of(plan: Plan) -> float:
     """Bytes that an answer takes at the most, beside the site's own data."""
     facts = plan.facts
-    if plan.critic.can_stream:
+    if plan.critic.can_stream or is_refined(plan):
+        steps = _memory_of_steps(plan) if is_refined(plan) else 0.0
         features, network = plan.critic.kernel_settings.features, _Convolutions.of(plan)
         rows = max(FIXED_ROWS, CHUNK_ELEMENTS // features)
         sums = 20.0 * network.seen * features + 96.0 * facts.classes * (features + 1) + 32.0 * CHUNK_ELEMENTS
-        return sums + 24.0 * network.weights + (4.0 * rows + 8.0 * MADE) * network.activations
+        return max(steps, sums + 24.0 * network.weights + (4.0 * rows + 8.0 * MADE) * network.activations)
     critic = plan.critic.ensemble_settings
     shape = _shape(plan)
     weights = sum(math.prod(size) for size in shape.parameters.values()) + _local_weights(plan)
@@ -74,14 +82,32 @@ def memory_of(plan: Plan) -> float:
 
 def work_of(plan: Plan) -> float:
     """Multiplications of an answer at the most; a client's, beside those that grow with its own data."""
-    if plan.critic.can_stream:
+    if plan.critic.can_stream or is_refined(plan):
         features, network, silos = plan.critic.kernel_settings.features, _Convolutions.of(plan), plan.facts.silos
         records = 0 if silos is None else max(site.records for site in silos.sites)
-        return (1.0 + records) * network.seen * features + (MADE + FIXED_ROWS + records) * network.multiplications
+        kernel = (1.0 + records) * network.seen * features + (MADE + FIXED_ROWS + records) * network.multiplications
+        return max(kernel, _work_of_steps(plan, records)) if is_refined(plan) else kernel
     critic = plan.critic.ensemble_settings
     own = 10.0 * critic.learning_batch * _multiplications(_shape(plan)) + STEP
     local = 10.0 * critic.learning_batch * _local_weights(plan) * plan.facts.image_size**2
     return critic.updates * own + critic.warm_start * (critic.updates + 1) * (own + local)
+
+
+def _memory_of_steps(plan: Plan) -> float:
+    """Bytes of a round of DP-SGD: weights, axes, a chunk of gradients and the activations that they come from."""
+    (count, axes), settings = numbers_of(plan), refined_settings(plan)
+    most = NUMBERS_PER_CHUNK["cpu"]
+    images = (most / count + LANES) * settings.draws
+    activations = images * plan.facts.image_size**2 * plan.generator.width * MAPS
+    return 64.0 * count + 16.0 * sum(map(math.prod, axes.values())) + 32.0 * (most + LANES * count) + 4.0 * activations
+
+
+def _work_of_steps(plan: Plan, records: int) -> float:
+    """Multiplications of a round of DP-SGD at the largest site, if every weight met every pixel."""
+    settings = refined_settings(plan)
+    steps = max(len(steps) for steps in steps_of(plan))
+    images = steps * plan.sums.rate * records * settings.draws
+    return 3.0 * images * numbers_of(plan)[0] * plan.facts.image_size**2
 
 
 @dataclass(frozen=True, kw_only=True)

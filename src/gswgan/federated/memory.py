@@ -3,6 +3,7 @@
 STATE/<name of the client>/client.json                      the client's id, its cap, and what one unit of it is
                           /log.jsonl                        what was refused and why, for the site alone
                           /<digest of a plan>/ledger.jsonl  one line for each answer, before it is made
+                                             /agreed.json   preset refined: all that the first answer agreed to
 """
 
 from __future__ import annotations
@@ -10,23 +11,27 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gswgan.errors import FederationError, path_problem
-from gswgan.federated.trust import spent
+from gswgan.federated.trust import is_refined, planned_events, spent
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
-from gswgan.privacy.events import BaseEvent, Neighbours, check_neighbours
+from gswgan.privacy.events import BaseEvent, Event, Neighbours, check_neighbours, from_json, to_json, unsampled
 from gswgan.privacy.ledger import MAX_LEDGER_BYTES, Entry, read_ledger
 from gswgan.privacy.storage import append_durably, read_file, whole_lines
-from gswgan.run.folder import Entered, read_json
+from gswgan.run.folder import Entered, read_json, write_json
 
 MAX_LOG_BYTES = 2**20
 """Bytes of a client's log; then it is put aside and a new one begins, so whoever asks often cannot fill the disk."""
+
+
+AGREED = "agreed.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +71,29 @@ class Memory:
     """What the cap is for: the whole client, or each record or person of a site."""
     events: tuple[BaseEvent, ...]
     """All that was recorded, sent or not: a client counts what it was about to send."""
+    to_come: tuple[BaseEvent, ...] = ()
+    """What it has agreed to and not recorded yet."""
+    agreed_to: frozenset[str] = frozenset()
+    """The folders of plans that it has agreed to as a whole."""
 
     @classmethod
     def read(cls, home: Path, *, but: Path | None = None) -> Memory:
         """Of the folder of one client, without the ledger `but`."""
         known = read_json(home / "client.json", "the client.json of a client's state")
         ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
-        events = tuple(entry.event for path in ledgers for entry in recorded(path))
+        entries = {path: recorded(path) for path in ledgers}
+        events = tuple(entry.event for found in entries.values() for entry in found)
+        to_come = tuple(event for path, found in entries.items() for event in _to_come(path.with_name(AGREED), found))
         protect = str(known.get("protect", "client"))
-        return cls(client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events)
+        agreed_to = frozenset(path.parent.name for path in home.glob(f"*/{AGREED}"))
+        return cls(
+            client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, to_come=to_come,
+            agreed_to=agreed_to,
+        )  # fmt: skip
+
+    def check_cap(self, *more: BaseEvent) -> None:
+        """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap."""
+        self.cap.check((*self.events, *self.to_come, *more))
 
     @property
     def spent(self) -> float:
@@ -92,14 +111,45 @@ class CappedLedger(Ledger):
             journal=path.with_name("journal.jsonl") if entered is None else entered.journal,
             before_repeat=(lambda entry: None) if entered is None else entered.before_repeat,
         )  # fmt: skip
-        self._home = home
+        self._home, self._agreed = home, planned_events(plan) if is_refined(plan) else ()
 
     def record(self, name: str, event: BaseEvent, fingerprint: str) -> int:
-        """As ever, if what is new is within the cap."""
-        if all(known != fingerprint for _, known in self._fingerprints.get(name, [])):
+        """As ever, if what is new is within the cap.
+
+        Where the first answer agreed to all of a plan, all of it is counted from then on, and its lines are not new.
+        """
+        is_new = all(known != fingerprint for _, known in self._fingerprints.get(name, []))
+        if is_new and (name in self._attempts or not self._agreed):
             memory = Memory.read(self._home, but=self.path)
-            memory.cap.check((*memory.events, *(entry.event for entry in self.entries), event))
+            own = agreed_with_repeats(self._agreed, self.entries) if self._agreed else _events(self.entries)
+            memory.check_cap(*own, unsampled(event) if name in self._attempts else event)
         return super().record(name, event, fingerprint)
+
+
+def keep_agreed(folder: Path, plan: Plan) -> None:
+    """Count all that this plan asks for from now on, until the folder is removed but for its ledger."""
+    told = [{"event": to_json(event), "times": times} for event, times in Counter(planned_events(plan)).items()]
+    write_json(folder / AGREED, {"events": told})
+
+
+def _to_come(path: Path, entries: Iterable[Entry]) -> Iterable[BaseEvent]:
+    """What was agreed to, without what has been recorded of it."""
+    if not path.exists():
+        return ()
+    agreed = Counter[Event]()
+    for row in read_json(path, "what a client has agreed to")["events"]:
+        agreed[from_json(row["event"])] += int(row["times"])
+    agreed.subtract(entry.event for entry in entries if entry.attempt == 0)
+    return tuple(event for event in agreed.elements() if isinstance(event, BaseEvent))
+
+
+def agreed_with_repeats(agreed: Iterable[BaseEvent], entries: Iterable[Entry]) -> tuple[BaseEvent, ...]:
+    """All that a plan may ask for, and what had to be answered again."""
+    return (*agreed, *_events(entry for entry in entries if entry.attempt))
+
+
+def _events(entries: Iterable[Entry]) -> tuple[BaseEvent, ...]:
+    return tuple(entry.event for entry in entries)
 
 
 def recorded(ledger: Path) -> list[Entry]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gswgan.errors import FederationError, short
-from gswgan.federated.silos import FAR, check_sum
+from gswgan.federated.silos import FAR, check_sum, first_sums
 from gswgan.federated.trust import has_rounds, trust_of
 from gswgan.methods import read_plan as parse_plan
 from gswgan.plan.plan import Plan
@@ -134,7 +134,7 @@ def read_batch(plan: Plan, fields: Fields) -> Batch | None:
 def shape_of(plan: Plan) -> tuple[int, int]:
     """Rows and columns of an answer: features and count of every class, or the pixels of every judged fake."""
     facts = plan.facts
-    return plan.sums.rows, facts.pixels if has_rounds(plan) else facts.classes * (
+    return first_sums(plan).rows, facts.pixels if has_rounds(plan) else facts.classes * (
         plan.critic.kernel_settings.features + 1
     )
 
@@ -171,7 +171,7 @@ def raw_of(fields: Fields, number: int | None) -> object:
 
 def _largest(plan: Plan) -> float:
     """The largest number of an answer: clipped, or with as much noise as there can be."""
-    noise = plan.sums.noise_std / plan.sums.clip_norm if trust_of(plan) == "untrusted-server" else 0.0
+    noise = first_sums(plan).noise_std / first_sums(plan).clip_norm if trust_of(plan) == "untrusted-server" else 0.0
     return float(2.0**GRID_BITS * (1 + FAR * noise))
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import FederationError, path_problem, short
-from gswgan.federated.trust import in_relation, spent
+from gswgan.federated.silos import first_sums
+from gswgan.federated.trust import in_relation, is_refined, spent
 from gswgan.plan.plan import Plan
-from gswgan.privacy.events import gaussian_of
+from gswgan.privacy.events import Sampled, gaussian_of
 from gswgan.privacy.ledger import MAX_LEDGER_BYTES, read_ledger
 from gswgan.privacy.storage import read_file, whole_lines
 from gswgan.run.folder import read_json
@@ -21,8 +22,8 @@ class OwnLedger:
 
     def __init__(self, place: Path, public: Path, plan: Plan) -> None:
         """`place`: the site's ledger.jsonl, or the state folder that has it. `public`: the release's own ledger."""
-        if not plan.critic.can_stream:
-            raise FederationError("release", plan.preset, "a release of one round (preset kernel)")
+        if not plan.critic.can_stream and not is_refined(plan):
+            raise FederationError("release", plan.preset, "a release of preset kernel or refined")
         self.plan, self.context = plan, str(read_ledger(public)[0]["context"])
         self.path, home = _find(place, self.context)
         raw = read_file(self.path, MAX_LEDGER_BYTES) if self.path.exists() else b""
@@ -40,14 +41,11 @@ class OwnLedger:
 
     def disagreements(self, statement: Mapping[str, Any]) -> Iterator[str]:
         """What the site's ledger and the statement say differently, a sentence each."""
-        cost, sums = self.plan.cost, self.plan.sums
+        cost = self.plan.cost
         if self.header and self.header["context"] != self.context:
             yield f"this ledger is of another plan: {short(str(self.header['context']), 16)}"
             return
-        planned = gaussian_of(sums.event)
-        for entry in self.entries:
-            if in_relation(entry.event, planned.neighbours) != planned:
-                yield f"line {entry.name!r} is not the release that the plan says"
+        yield from self._unplanned()
         stated = float(statement["epsilon"])
         if self.epsilon > stated * (1 + TOLERANCE):
             yield (
@@ -61,6 +59,16 @@ class OwnLedger:
             yield f"the statement counts an answer of {self.name}, and this site has recorded none"
         if self.name and not counts and self.entries:
             yield f"the statement does not count {self.name}, and this site has recorded {len(self.entries)} answers"
+
+    def _unplanned(self) -> Iterator[str]:
+        """Lines that the plan does not have; with preset refined also steps that came twice."""
+        planned = gaussian_of(first_sums(self.plan).event)
+        for entry in self.entries:
+            known = entry.event == self.plan.sums.event and entry.name.startswith("step ")
+            if is_refined(self.plan) and known:
+                continue
+            if isinstance(entry.event, Sampled) or in_relation(entry.event, planned.neighbours) != planned:
+                yield f"line {entry.name!r} is not the release that the plan says"
 
     def describe(self) -> str:
         """What agrees."""

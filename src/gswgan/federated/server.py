@@ -25,7 +25,7 @@ from gswgan.errors import FederationError, PlanError, RunError
 from gswgan.federated.answers import Answers, known_nodes
 from gswgan.federated.messages import Fields, question
 from gswgan.federated.silo_statement import noise_of_sum
-from gswgan.federated.silos import grid_shape, protect_of
+from gswgan.federated.silos import first_sums, grid_shape, protect_of
 from gswgan.federated.statement import observers
 from gswgan.federated.trust import has_rounds, trust_of, weight_of_counts
 from gswgan.plan.context import RunContext
@@ -202,7 +202,7 @@ class Round:
     def _embed_sites(self, context: RunContext) -> Embedding:
         """With a trusted aggregator the exact sum of the sites' sums goes the way of the centralized one."""
         plan, facts, shape = self.plan, self.plan.facts, grid_shape(self.plan)
-        bound, by_record = plan.sums.contribution, protect_of(plan) == "record"
+        bound, by_record = first_sums(plan).contribution, protect_of(plan) == "record"
         weight, noise = weight_of_counts(plan), noise_of_sum(plan, len(self.answered))
         if trust_of(plan) == "untrusted-server":
             total = self.answers.noisy_total("embedding", context.ledger, context.secret).reshape(shape)

@@ -9,8 +9,9 @@ from typing import Any
 
 from gswgan.errors import RunError
 from gswgan.federated.messages import answer_bytes
-from gswgan.federated.silos import protect_of
-from gswgan.federated.trust import check_cost, promise, spent, trust_of
+from gswgan.federated.silos import first_sums, protect_of
+from gswgan.federated.site_steps import numbers_of, steps_of
+from gswgan.federated.trust import check_cost, is_refined, promise, spent, trust_of
 from gswgan.methods.advice import BEARABLE
 from gswgan.plan.defaults import gradient_noise, sum_noise
 from gswgan.plan.facts import Silos
@@ -40,8 +41,8 @@ _CENTRAL_NOISE = (
 def noise_of_sum(plan: Plan, answers: int | None = None) -> float:
     """Standard deviation of the noise in the released sum: planned, or with the answers of so many sites."""
     if answers is None or plan.sums.observer != "server":
-        return sum_noise(plan.facts, plan.sums)
-    return plan.sums.noise_std * math.sqrt(answers)
+        return sum_noise(plan.facts, first_sums(plan))
+    return first_sums(plan).noise_std * math.sqrt(answers)
 
 
 def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -> dict[str, Any]:
@@ -55,13 +56,14 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
         cost = dataclasses.replace(cost, epsilon=epsilon, accountant=EXACT)
     to = dict.fromkeys([promise(trust, protect_of(plan))[0], "public"])
     clear = "it is trusted: it receives every site's exact sums, and adds the noise that protects them from the others"
-    noise = noise_of_sum(plan, len(answered))
+    noise, own = noise_of_sum(plan, len(answered)), first_sums(plan).noise_std
     missing = [site.name for site in silos.sites if site.name not in answered]
     text = [
         f"the sites that answered: {', '.join(answered)}",
         *([f"not in it: {', '.join(missing)}; the plan needs {silos.min_sites}"] if missing else []),
         f"noise of std {noise:.5g} in every number of the released sum"
-        + (f": {plan.sums.noise_std:.5g} by each of {len(answered)} sites" if trust == "untrusted-server" else ""),
+        + (f": {own:.5g} by each of {len(answered)} sites" if trust == "untrusted-server" else ""),
+        *steps_lines(plan),
         relation(plan),
         *group_lines(plan, releases, cost.delta * share),
     ]
@@ -92,8 +94,22 @@ def relation(plan: Plan) -> str:
     )
 
 
+def steps_lines(plan: Plan) -> list[str]:
+    """What follows the kernel critic's round, where something does."""
+    if not is_refined(plan):
+        return []
+    noise, rounds = plan.sums.noise_std / plan.sums.clip_norm, len(steps_of(plan))
+    return [
+        f"then {plan.sums.releases} steps of DP-SGD at each site in {rounds} rounds: records drawn by the site's coins "
+        f"at rate {plan.sums.rate:.5g}, noise of std {noise:.5g} times the clip norm; the server averages the weights "
+        "of the sites that answer a round"
+    ]
+
+
 def group_lines(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> list[str]:
     """What one person with a record (or records) at several sites is promised: m sites, m times mu."""
+    if is_refined(plan):
+        return [_group_with_coins(plan, releases, delta)]
     mu, most = math.sqrt(sum(gaussian_of(event).mu ** 2 for event in releases)), len(_silos(plan).sites)
     figures = [
         f"{sites} sites: epsilon {visible_draw_epsilon(sites * mu, 1, 1, delta):.4g}" for sites in sorted({2, most})
@@ -102,13 +118,23 @@ def group_lines(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> list
     return [f"one person with {what} is protected as a group, at m times mu: {', '.join(figures)}, at delta {delta:g}"]
 
 
+def _group_with_coins(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> str:
+    """One record at each of two sites, and at all: their answers have coins and noise of their own, so they compose."""
+    figures = [
+        f"{sites} sites: epsilon {spent(tuple(releases) * sites, neighbours='replace-one', delta=delta):.4g}"
+        for sites in sorted({2, len(_silos(plan).sites)})
+    ]
+    return f"one person with a record at each of several sites: {', '.join(figures)}, at delta {delta:g}"
+
+
 def who_sees_what(plan: Plan) -> list[str]:
     """To whom a site's answer shows what, at which epsilon, and how many bytes leave the site."""
     unit, cost = protect_of(plan), check_cost(plan) or plan.cost.epsilon
     epsilon = f"epsilon {cost:.4g} at delta {plan.sums.delta:g} for one {unit} of this site replaced"
     if trust_of(plan) == "untrusted-server":
         lines = [
-            f"operator:  {epsilon}. It gets this site's sums with all of this site's own noise.",
+            f"operator:  {epsilon}. It gets this site's sums with all of this site's own noise"
+            + (", and then weights that were trained with it." if is_refined(plan) else "."),
             "others:    the same. The other sites and the public see no more than the operator.",
         ]
     else:
@@ -123,7 +149,20 @@ def who_sees_what(plan: Plan) -> list[str]:
         *(f"several:   {line}" for line in group_lines(plan, releases, plan.sums.delta)),
         f"leaves:    one message, once: {answer_bytes(plan):,} bytes of sums ({rows} classes x {columns:,} numbers), "
         "the site's name and the plan's digest. No record, no person's id, no file name",
+        *_leaves_later(plan),
         "in the plan: the sites' names and sizes and the class names, which are public",
+    ]
+
+
+def _leaves_later(plan: Plan) -> list[str]:
+    if not is_refined(plan):
+        return []
+    count, axes = numbers_of(plan)
+    comes = 4 * (count + sum(map(math.prod, axes.values())))
+    return [
+        f"later:     {len(steps_of(plan))} more messages, one per round: {4 * count:,} bytes of weights, trained from "
+        f"the operator's on this site's records with noise. Questions have as many bytes, the first {comes:,}. "
+        "The answer to the plan agrees to all of it"
     ]
 
 
@@ -134,7 +173,7 @@ def silo_advice(plan: Plan) -> str:
         f"{site.name} ({site.records:,} records" + (f" of {site.persons:,} persons)" if site.persons else ")")
         for site in silos.sites
     )
-    own = f"every site adds noise of std {plan.sums.noise_std:.4g}" if plan.sums.observer == "server" else (
+    own = f"every site adds noise of std {first_sums(plan).noise_std:.4g}" if plan.sums.observer == "server" else (
         f"the server adds noise of std {plan.sums.noise_std:.4g} once"
     )  # fmt: skip
     loud = "" if noise <= BEARABLE else f": above {BEARABLE:g}, expect little of the images"

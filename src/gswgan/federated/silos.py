@@ -23,8 +23,9 @@ from gswgan.critics.kernel.features import RandomFeatures, products
 from gswgan.data import ImageData, clients, dirichlet_clients
 from gswgan.data.partition import check_own_names
 from gswgan.errors import FederationError, PlanError, short
+from gswgan.methods.refined import PlannedRefined
 from gswgan.plan.facts import Facts, Silos, Site
-from gswgan.plan.plan import Plan
+from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.privacy.mechanism import GRID_BITS, ClippedSum, clipped_sum
 from gswgan.privacy.storage import read_file
 
@@ -47,6 +48,12 @@ def check_protect(protect: str) -> Protect:
         if protect == known:
             return known
     raise PlanError("protect", short(protect), "one of " + ", ".join(get_args(Protect)))
+
+
+def first_sums(plan: Plan) -> PrivacySettings:
+    """The settings of the noisy sums of the first round: of the kernel critic, in preset refined too."""
+    settings = plan.critic
+    return settings.first_sums(plan) if isinstance(settings, PlannedRefined) else plan.sums
 
 
 def protect_of(plan: Plan) -> Protect:
@@ -116,7 +123,7 @@ def site_sum(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
 
     `weight`: of the counts in a person's sums.
     """
-    facts, bound = plan.facts, plan.sums.contribution
+    facts, bound = plan.facts, first_sums(plan).contribution
     features = RandomFeatures(plan.critic.kernel_settings, facts.channels, facts.image_size, torch.device("cpu"))
     with products(tf32=False):
         if protect_of(plan) == "record":
@@ -137,7 +144,7 @@ def check_sum(grid: NDArray[np.int64], plan: Plan, name: str, *, noisy: bool) ->
     Without noise: counts are whole numbers of at most the site's records, and a class's features are no longer than
     its count. With noise: every number, and the length of the whole, is within what the records and the noise reach.
     """
-    site, privacy = plan.facts.silos.site(name) if plan.facts.silos else None, plan.sums
+    site, privacy = plan.facts.silos.site(name) if plan.facts.silos else None, first_sums(plan)
     if site is None:
         raise FederationError("client", short(name, 60), "a site of the plan")
     units = float(site.records if site.persons is None else site.persons)

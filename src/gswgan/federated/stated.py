@@ -51,17 +51,18 @@ class Stated:
             check_listed(plan, self.size)
 
 
-def as_planned(data: ImageData, facts: Facts) -> ImageData:
+def as_planned(data: ImageData, facts: Facts, *, in_place: bool = False) -> ImageData:
     """The data with the classes of the plan, matched by their names; records of other classes are left out.
 
     A total function: a plan that lacks a class, or names one that is not here, gets an answer as any other does.
+    `in_place`: they stay where they are with the label -1, which adds nothing, because coins go by places.
     """
     if data.labels is None or data.class_names == facts.class_names:
         return data
     number = {name: label for label, name in enumerate(facts.class_names)}
     labels = np.array([number.get(name, -1) for name in data.class_names])[data.labels]
     named = dataclasses.replace(data, labels=labels, classes=facts.classes, class_names=facts.class_names)
-    if (kept := labels >= 0).all():
+    if (kept := labels >= 0).all() or in_place:
         return named
     return dataclasses.replace(
         named, images=data.images[kept], labels=labels[kept], left_out=data.left_out + int((~kept).sum()),

@@ -10,7 +10,16 @@ from typing import Any
 from gswgan.federated.memory import Memory
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.silo_statement import EXACT, of_silos, silo_advice, who_sees_what
-from gswgan.federated.trust import answer_event, check_cost, has_rounds, in_relation, promise, spent, trust_of
+from gswgan.federated.trust import (
+    check_cost,
+    has_rounds,
+    in_relation,
+    is_refined,
+    planned_events,
+    promise,
+    spent,
+    trust_of,
+)
 from gswgan.methods.advice import BEARABLE, ensemble_noise
 from gswgan.plan.defaults import gradient_noise, sum_noise
 from gswgan.plan.facts import Facts
@@ -181,8 +190,10 @@ def _spent_lines(plan: Plan, memory: Memory | None) -> list[str]:
     if memory is None:
         return []
     cap = memory.cap
-    total = spent((*memory.events, answer_event(plan)), neighbours=cap.neighbours, delta=cap.delta)
+    asked = () if plan.digest()[:32] in memory.agreed_to else planned_events(plan)
+    total = spent((*memory.events, *memory.to_come, *asked), neighbours=cap.neighbours, delta=cap.delta)
+    more = "all answers to this plan" if is_refined(plan) else "one more answer"
     return [
-        f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with one more answer, of {cap.epsilon:g} "
+        f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with {more}, of {cap.epsilon:g} "
         f"at delta {cap.delta:g}",
     ]

@@ -10,7 +10,8 @@
 Which of the two a plan belongs to is said by its first observer: `public` or `server`.
 
 A plan of silos (silos.py) protects a record or a person of one of a few sites, always replaced: the sizes of the sites
-are public. A trusted aggregator adds the noise of centralized training once, or every site adds all of it.
+are public. A trusted aggregator adds the noise of centralized training once, or every site adds all of it. With preset
+refined, for records and an untrusted server, rounds of DP-SGD follow the round of the kernel critic (site_steps.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from gswgan.critics.ensemble.learners import EnsembleSettings
 from gswgan.critics.kernel.embedding import count_weight
+from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.errors import PlanError
-from gswgan.federated.silos import Protect
+from gswgan.federated.silos import Protect, first_sums
 from gswgan.methods import make_plan
 from gswgan.methods.gswgan import load_preset
 from gswgan.plan.defaults import sum_noise
@@ -34,20 +37,23 @@ from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_delta, check_whole, default_delta
 from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Gaussian, Neighbours, gaussian_of
+from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, Repeated, Sampled, gaussian_of
 from gswgan.ranges import MAX_STEPS
 from gswgan.run.publish import TOLERANCE
 
 Trust = Literal["trusted-aggregator", "untrusted-server"]
 
-PRESETS = ("kernel", "ensemble", "paper-federated")
-"""The kernel critic in one round; Algorithm 2 with a critic at every client; Algorithm 2 as published."""
+PRESETS = ("kernel", "refined", "ensemble", "paper-federated")
+"""The kernel critic in one round; at sites also rounds of DP-SGD after it; Algorithm 2 with a critic at every client;
+Algorithm 2 as published."""
 
 ROUNDS = 100
 """Of Algorithm 2: few rounds with many clients are what both the engine and the privacy like."""
 
 MANY_CLIENTS, SAMPLED_SHARE = 256, 0.1
 """Above so many clients only this share takes part in a round: the noise on the mean is the same."""
+
+NEEDED = "Install it: pip install dp-accounting."
 
 MAX_ACCOUNTED = 1e8
 """Epsilon without sampling times rounds, up to which a client computes a sampled plan's cost: some 100 MB."""
@@ -69,6 +75,10 @@ def trust_of(plan: Plan) -> Trust:
         expected = "method gswgan, a kernel critic or a critic for each client, by person, with a release of its own"
         raise PlanError("plan", plan.method, expected)
     each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.critics)
+    if is_refined(plan):
+        if (privacy.observer, privacy.neighbours) != ("server", "replace-one") or plan.facts.silos is None:
+            raise PlanError("plan", plan.preset, "sites with an untrusted server, one record replaced")
+        return "untrusted-server"
     if plan.facts.silos is not None and (not plan.critic.can_stream or privacy.neighbours != "replace-one"):
         raise PlanError("plan", plan.preset, "the kernel critic, one record or person replaced, with silos")
     if not plan.critic.can_stream and each != ("one", plan.facts.persons):
@@ -76,10 +86,15 @@ def trust_of(plan: Plan) -> Trust:
     return "untrusted-server" if privacy.observer == "server" else "trusted-aggregator"
 
 
+def is_refined(plan: Plan) -> bool:
+    """Whether rounds of DP-SGD follow the kernel critic's round."""
+    return isinstance(plan.critic, RefinedSettings)
+
+
 def has_rounds(plan: Plan) -> bool:
-    """Whether a plan of clients is one of Algorithm 2, with a critic at every client; else it takes one round."""
+    """Whether a plan of clients is one of Algorithm 2, with a critic at every client; else it begins with one round."""
     trust_of(plan)
-    return not plan.critic.can_stream
+    return not plan.critic.can_stream and not is_refined(plan)
 
 
 def promise(trust: Trust, protect: Protect = "client") -> tuple[Literal["public", "server"], Neighbours]:
@@ -107,14 +122,21 @@ def make_federated_plan(
     if preset not in PRESETS:
         raise PlanError("preset", preset, "one of " + ", ".join(PRESETS))
     if facts.silos is not None:
-        if preset != "kernel":
-            raise PlanError("preset", preset, "kernel with --protect record or person", "Leave --preset out.")
+        if preset not in ("kernel", "refined"):
+            raise PlanError("preset", preset, "kernel or refined with --protect record or person")
+    elif preset == "refined":
+        raise PlanError("preset", preset, "--protect record with it", "Leave --preset out.")
     elif facts.persons is None or facts.persons < 2:
         raise PlanError("clients", facts.persons, "at least 2", "A guarantee hides one among others: add clients.")
     own_noise = preset == "paper-federated" or facts.silos is not None
     chosen = check_trust(trust or ("untrusted-server" if own_noise else "trusted-aggregator"))
     protect: Protect = "client" if facts.silos is None else "record" if facts.persons is None else "person"
     observer, neighbours = promise(chosen, protect)
+    if preset == "refined":
+        if (chosen, protect, rate) != ("untrusted-server", "record", None):
+            raise PlanError("trust", (chosen, protect, rate), "an untrusted server and records with preset refined")
+        federation = Federation(observer=observer, neighbours=neighbours, rounds=rounds)
+        return make_plan(facts, preset=preset, federation=federation, steps=steps, **options)
     if preset == "kernel":
         if rounds is not None or rate is not None:
             raise PlanError("rounds", rounds, "no rounds and no rate: the kernel critic takes one", "Leave them out.")
@@ -154,7 +176,14 @@ def weight_of_counts(plan: Plan) -> float:
 
 def answer_event(plan: Plan) -> Gaussian:
     """What a client records for one answer: the Gaussian alone. It counts on nobody's coins but its own."""
-    return gaussian_of(plan.sums.event)
+    return gaussian_of(first_sums(plan).event)
+
+
+def planned_events(plan: Plan) -> tuple[BaseEvent, ...]:
+    """What a client agrees to with its first answer: that one, or with preset refined all that follow as well."""
+    if not is_refined(plan):
+        return (answer_event(plan),)
+    return tuple(event for event, times in plan.releases().items() for _ in range(times))
 
 
 def in_relation(event: BaseEvent, neighbours: Neighbours) -> Gaussian:
@@ -166,14 +195,31 @@ def in_relation(event: BaseEvent, neighbours: Neighbours) -> Gaussian:
 
 
 def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) -> float:
-    """Epsilon of all these answers of one client: Gaussians add their mu^2, and the sum has a closed form."""
+    """Epsilon of all these answers of one client: Gaussians add their mu^2, and the sum has a closed form.
+
+    The coins of sampled ones are the client's own (site_steps.py).
+    """
+    events = tuple(events)
+    if any(isinstance(event, Sampled) for event in events):
+        return _spent_with_coins(events, neighbours, delta)
     squares = sum(in_relation(event, neighbours).mu ** 2 for event in events)
     return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
 
 
+def _spent_with_coins(events: tuple[BaseEvent, ...], neighbours: Neighbours, delta: float) -> float:
+    """By privacy-loss distributions, all in one."""
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise PlanError("dp-accounting", None, "the package, to compute what sampled answers cost", NEEDED)
+    moved = [event if isinstance(event, Sampled) else in_relation(event, neighbours) for event in events]
+    total = Composed(events=tuple(Repeated(event=event, times=times) for event, times in Counter(moved).items()))
+    return Accountant(neighbours).epsilon(total, delta)
+
+
 def all_spent(plan: Plan) -> float:
-    """Epsilon of an answer in every round, at the plan's delta and under its relation."""
+    """Epsilon of all answers, or one in every round, at the plan's delta and under its relation."""
     privacy = plan.sums
+    if is_refined(plan):
+        return spent(planned_events(plan), neighbours=privacy.neighbours, delta=privacy.delta)
     return spent([answer_event(plan)] * privacy.releases, neighbours=privacy.neighbours, delta=privacy.delta)
 
 
@@ -185,7 +231,7 @@ def most_spent(plan: Plan) -> float:
     coins. Where one client is drawn in each round, the guarantee averages over the draw; as the client's cap it holds
     whomever the server asks.
     """
-    return all_spent(plan) if plan.sums.sampling == "poisson" else plan.cost.epsilon
+    return all_spent(plan) if plan.sums.sampling == "poisson" and not is_refined(plan) else plan.cost.epsilon
 
 
 def check_cost(plan: Plan) -> float | None:
@@ -196,7 +242,7 @@ def check_cost(plan: Plan) -> float | None:
     every answer without it.
     """
     privacy, stated, epsilon = plan.sums, plan.cost, all_spent(plan)
-    relies = privacy.sampling == "poisson" and stated.epsilon < epsilon  # on the sampling
+    relies = privacy.sampling == "poisson" and stated.epsilon < epsilon and not is_refined(plan)  # on the sampling
     if relies and (epsilon * privacy.releases > MAX_ACCOUNTED or importlib.util.find_spec("dp_accounting") is None):
         return None
     if relies or privacy.sampling == "one":

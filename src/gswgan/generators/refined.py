@@ -16,12 +16,10 @@ from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.generator import Generator
 from gswgan.generators.preconditioner import preconditioner_of
+from gswgan.generators.scaled_descent import ScaledDescent
 
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
-
-MOMENTUM, SIZE_KEPT = 0.9, 0.99
-"""What the mean gradient and its mean square keep of themselves in a step with noisy gradients."""
 
 SAMPLES_AT_ONCE = 1024
 
@@ -40,9 +38,8 @@ class RefinedGenerator(Generator):
         self.denoised = network.to(self.device)
         self.denoised_average = copy.deepcopy(self.denoised).requires_grad_(False)
         self._denoiser_rate = torch.zeros((), device=self.device)
-        count = sum(value.numel() for value in self.denoised.parameters())
         self.preconditioner = preconditioner_of(self.denoised, self.device)  # of the gradients of records
-        self.velocity, self.size = torch.zeros(count, device=self.device), torch.zeros((), device=self.device)
+        self.descent = ScaledDescent(self.denoised, self.preconditioner)
         self.begin()
 
     def begin(self) -> None:
@@ -58,27 +55,11 @@ class RefinedGenerator(Generator):
             parameter.grad = part.view_as(parameter)
         self._denoiser_rate.copy_(rate)
         self.denoiser_adam.step()
-        self._average_denoiser(keep)
+        self.average_denoiser(keep)
 
     @torch.no_grad()
-    def descend_scaled(self, gradient: Tensor, rate: Tensor, keep: Tensor, *, step: int) -> None:
-        """Step number `step` with a noisy gradient in the preconditioner's coordinates, [P]: momentum, over their size.
-
-        Noise has one size in all directions, so dividing by the size in each of them (as Adam does) would only take the
-        large parts of the signal away.
-        """
-        gradient = self.preconditioner.back(gradient)
-        self.velocity.mul_(MOMENTUM).add_(gradient, alpha=1 - MOMENTUM)
-        self.size.mul_(SIZE_KEPT).add_(gradient.square().mean(), alpha=1 - SIZE_KEPT)
-        size = (self.size / (1 - SIZE_KEPT ** (step + 1))).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-        update = self.velocity * (rate / (size * (1 - MOMENTUM ** (step + 1))))
-        parameters: list[Tensor] = list(self.denoised.parameters())
-        for parameter, part in zip(parameters, update.split([value.numel() for value in parameters])):
-            parameter.sub_(part.view_as(parameter))
-        self._average_denoiser(keep)
-
-    @torch.no_grad()
-    def _average_denoiser(self, keep: Tensor) -> None:
+    def average_denoiser(self, keep: Tensor) -> None:
+        """The averaged weights keep so much of themselves, and take the rest from the weights as they are."""
         ours: list[Tensor] = list(self.denoised_average.parameters())
         apart = torch._foreach_sub(list(self.denoised.parameters()), ours)
         torch._foreach_mul_(apart, 1 - keep)
@@ -113,7 +94,7 @@ class RefinedGenerator(Generator):
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, as named tensors."""
-        mine = {"velocity": self.velocity, "size": self.size} | self.preconditioner.state()
+        mine = self.descent.state() | self.preconditioner.state()
         for name, module in (("network", self.denoised), ("averaged", self.denoised_average)):
             mine |= {f"{name}|{key}": value for key, value in module.state_dict().items()}
         for index, slots in self.denoiser_adam.state_dict()["state"].items():
@@ -124,8 +105,7 @@ class RefinedGenerator(Generator):
         """The inverse of `state`."""
         super().load_state({name: value for name, value in tensors.items() if not name.startswith(_MINE)})
         mine = {name[len(_MINE) :]: value for name, value in tensors.items() if name.startswith(_MINE)}
-        for name in ("velocity", "size"):
-            getattr(self, name).copy_(mine[name])
+        self.descent.load_state(mine)
         self.preconditioner.load_state(mine)
         for name, module in (("network|", self.denoised), ("averaged|", self.denoised_average)):
             module.load_state_dict({key[len(name) :]: value for key, value in mine.items() if key.startswith(name)})

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from gswgan.critics import Critic
 from gswgan.critics.kernel.embedding import PlannedEmbedding
@@ -31,11 +35,12 @@ from gswgan.methods.kernel import (
 )
 from gswgan.methods.kernel_then_ensemble import started_total
 from gswgan.plan.context import RunContext
-from gswgan.plan.defaults import TINY, kernel_defaults
+from gswgan.plan.defaults import TINY, kernel_defaults, sum_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.method import PlanRequest
 from gswgan.plan.plan import CriticSettings, Draft, Plan, PrivacySettings
-from gswgan.privacy import Contribution, Event, Gaussian
+from gswgan.plan.settings import check_whole
+from gswgan.privacy import Contribution, Event, Gaussian, Streams
 
 SHARE = 0.27
 """Of the budget that the kernel's release has, about, counted in mu^2 (see kernel_then_ensemble.py). At epsilon 10 and
@@ -50,6 +55,9 @@ LEVEL_MEAN, LEVEL_STD = -0.8, 0.8
 
 PUBLIC_SHARE = 0.5
 """Of a batch of the pre-training on samples, where there are public images: they get its smallest noise levels."""
+
+ROUNDS = 10
+"""In which sites make their steps of DP-SGD."""
 
 WIDTHS = 4
 """The width of a denoiser is a multiple of it: products of other sizes round a row by where it stands on a CPU."""
@@ -82,7 +90,14 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     def released_embedding(self, draft: Draft) -> PlannedEmbedding:
         """The kernel's release, before the first step."""
         clip = self.contribution(draft.facts.labelled).clip_norm
-        return PlannedEmbedding(features=self.kernel.features, noise_std=self.noise_std, clip_norm=clip)
+        noise = sum_noise(draft.facts, self.first_sums(draft))
+        return PlannedEmbedding(features=self.kernel.features, noise_std=noise, clip_norm=clip)
+
+    def first_sums(self, draft: Draft) -> PrivacySettings:
+        """Those of the kernel's release."""
+        given = {name: getattr(draft.sums, name) for name in ("delta", "neighbours", "unit", "observer")}
+        bound = self.contribution(draft.facts.labelled)
+        return PrivacySettings(noise_std=self.noise_std, clip_norm=bound.clip_norm, counts=bound.counts, **given)
 
     def total(self, draft: Draft, steps: int) -> Event:
         """The kernel's release before the first step, and one in each step of DP-SGD, after the pre-training."""
@@ -116,6 +131,8 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             raise PlanError("privacy", found, "records (or persons) drawn by coins, each with one clipped gradient")
         if (self.public_steps > 0) != (plan.public is not None) or (self.public_share > 0 and plan.public is None):
             raise PlanError("public_steps", self.public_steps, "some exactly where public images are stated")
+        if (self.local_steps is not None) != (plan.facts.silos is not None):
+            raise PlanError("local_steps", self.local_steps, "a number exactly where sites hold the records")
         if plan.generator.architecture != "denoiser":
             raise PlanError("architecture", plan.generator.architecture, "denoiser: that is what is published")
         if plan.generator.width % WIDTHS:
@@ -134,6 +151,17 @@ class PlannedRefined(RefinedSettings, CriticSettings):
             public=context.public, batches=context.batches, device=context.device,
             public_images=context.public_images, ranks=context.ranks,
         )  # fmt: skip
+
+    def start_on(self, plan: Plan, embedding: Path, device: torch.device) -> dict[str, Any]:
+        """What the stages before DP-SGD are made with (`RefinedStart`), on an embedding that sites have released."""
+        if plan.public is not None:
+            raise PlanError("public", plan.public.images, "no public images where sites hold the records")
+        kernel = kernel_critic(self.kernel, plan, embedding, device, None)
+        streams, none = Streams.public(plan.seed), np.zeros(0, np.uint8)
+        return {
+            "settings": self, "optimizer": plan.optimizer, "kernel": kernel, "public": streams,
+            "public_images": lambda: none,
+        }  # fmt: skip
 
     def hold(self, plan: Plan, context: RunContext, data: ImageData) -> None:
         """The records that this process holds."""
@@ -194,11 +222,19 @@ def _privacy(request: PlanRequest, chosen: Sizes, noise: float) -> tuple[Privacy
         releases=releases,
         sampling="poisson",
         rate=rate,
-        neighbours=request.neighbours,
+        neighbours=request.neighbours if request.federation is None else request.federation.neighbours,
         unit="record" if facts.persons is None else "person",
+        observer="public" if request.federation is None else request.federation.observer,
     )
     odds = SHARE / (1 - SHARE)
     return privacy, noise * (person_clip(facts) or 1.0) / (rate * math.sqrt(releases * odds))
+
+
+def _local_steps(request: PlanRequest, releases: int) -> int:
+    """Of each round of sites."""
+    asked = None if request.federation is None else request.federation.rounds
+    rounds = min(ROUNDS, releases) if asked is None else check_whole("rounds", asked, 1, releases)
+    return math.ceil(releases / rounds)
 
 
 def events(request: PlanRequest, noise: float) -> Event:
@@ -206,8 +242,8 @@ def events(request: PlanRequest, noise: float) -> Event:
     facts, clip = request.facts, person_clip(request.facts)
     privacy, noise_std = _privacy(request, sizes(facts, request.device), noise)
     each = Contribution(clip_norm=1.0, counts=facts.labelled) if clip is None else Contribution(clip_norm=clip)
-    bound = each.sensitivity(request.neighbours)
-    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=request.neighbours)
+    bound = each.sensitivity(privacy.neighbours)
+    start = Gaussian(noise_std=noise_std, sensitivity=bound, neighbours=privacy.neighbours)
     return started_total(start, privacy, privacy.releases)
 
 
@@ -215,7 +251,8 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     """All settings; `noise` is noise_std of DP-SGD over its clip norm."""
     facts, chosen = request.facts, sizes(request.facts, request.device)
     privacy, noise_std = _privacy(request, chosen, noise)
-    kernel = kernel_defaults(facts, noise_std, request.device, public=request.public)
+    in_sum = sum_noise(facts, dataclasses.replace(privacy, noise_std=noise_std))
+    kernel = kernel_defaults(facts, in_sum, request.device, public=request.public)
     critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,
@@ -234,6 +271,7 @@ def draft(request: PlanRequest, noise: float) -> Draft:
         scaling=SCALING,
         averaging=chosen.averaging,
         person_clip=person_clip(facts),
+        local_steps=None if facts.silos is None else _local_steps(request, privacy.releases),
     )
     steps = critic.steps + critic.public_steps + critic.pretraining + privacy.releases
     return Draft(

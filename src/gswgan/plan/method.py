@@ -29,6 +29,9 @@ class Federation:
     rate: float = 1.0
     """The probability that a client takes part in a round, where each client has a critic."""
 
+    rounds: int | None = None
+    """In so many rounds sites make the steps of DP-SGD of preset refined; None: as many as the preset has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +31,7 @@ from gswgan.run.budget_entry import enter
 from gswgan.run.checkpoint import Checkpoint
 from gswgan.run.cuda_graphs import captured_step
 from gswgan.run.folder import RunFolder
+from gswgan.run.interruptions import report_disk_errors, stop_on_interrupt
 from gswgan.run.publish import check_stated, publish
 
 LOG_EVERY = 50
@@ -102,7 +101,7 @@ def run(
     in its files, which only the kernel critic can do with. `ranks`: the processes among which an ensemble's critics are
     spread; this one is the first of them.
     """
-    with folder.locked(), _stop_on_interrupt(forced=ranks is None) as stopped, _report_disk_errors(folder):
+    with folder.locked(), stop_on_interrupt(forced=ranks is None) as stopped, report_disk_errors(folder):
         plan = folder.plan()
         folder.check_made_here(plan)
         if folder.is_finished:
@@ -135,7 +134,11 @@ def run(
             critic.load_state(saved[1].get("critic", {}))
         start = 0 if saved is None else saved[0]
         keeper = _Keeper(plan, folder, critic, generator, checkpoint, progress, stopped, start)
-        if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
+        try:
+            if not train(plan, critic, generator, start=start, after_step=keeper.after_step):
+                return False
+        except Stopped:  # it waits for the answers of others
+            keeper.keep()
             return False
         keeper.check_finite(plan.training.steps)
         publish(plan, folder, generator)
@@ -157,7 +160,7 @@ class _Keeper:
     good: int  # the last step whose state is kept
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self.done = time.monotonic(), self.good
         if self.folder.metrics.exists():
             drop_torn_tail(self.folder.metrics)
 
@@ -169,11 +172,16 @@ class _Keeper:
             row = {"step": done, "seconds": round(time.monotonic() - self._began, 3), **self.critic.metrics()}
             append_durably(self.folder.metrics, json.dumps(row) + "\n", mode=0o600)
         stop = self.stopped.is_set()  # once: a later Ctrl-C must not stop a step that was not saved
+        self.done = done
         if stop or self.checkpoint.is_due():
-            self.check_finite(done)
-            self.good = done
-            self.checkpoint.save(done, {"generator": self.generator.state(), "critic": self.critic.state()})
+            self.keep()
         return stop
+
+    def keep(self) -> None:
+        """Save the state after the last step."""
+        self.check_finite(self.done)
+        self.good = self.done
+        self.checkpoint.save(self.done, {"generator": self.generator.state(), "critic": self.critic.state()})
 
     def check_finite(self, done: int) -> None:
         """Of the generator alone: that the run stops may tell what was released, and nothing else."""
@@ -237,7 +245,9 @@ def make_critic(
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
-    if plan.source is not None or released:  # an embedding that was released before: no data, no mechanism
+    if plan.source is not None or (
+        released and answerer is None
+    ):  # an embedding that was released before: no data, no mechanism
         return plan.critic.reuse(plan, folder.embedding, device)
     by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
     if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record
@@ -258,41 +268,3 @@ def make_critic(
         root = str(folder.root.absolute())
         context.ranks.broadcast(do="begin", root=root, where=context.ranks.where, device=device.type)
     return plan.critic.make(plan, context) if answerer is None else answerer(context)
-
-
-@contextmanager
-def _report_disk_errors(folder: RunFolder) -> Iterator[None]:
-    """A full or failing disk stops the run; say that nothing is lost and how to go on."""
-    try:
-        yield
-    except BrokenPipeError:  # whoever read our output has gone: nothing is wrong with the disk
-        raise
-    except OSError as wrong:
-        where = f", {wrong.filename}" if wrong.filename else ""
-        raise RunError(
-            "run", str(folder.root), f"a disk that takes its files ({wrong.strerror or wrong}{where})",
-            f"Nothing that was released is lost. When it does: gswgan train --resume {folder.root}",
-        ) from wrong  # fmt: skip
-
-
-@contextmanager
-def _stop_on_interrupt(*, forced: bool = True) -> Iterator[threading.Event]:
-    """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once, if it may.
-
-    (Below torchrun one Ctrl-C is heard twice: from the terminal, and from torchrun.)
-    """
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def handler(number: int, frame: object) -> None:
-        if stopped.is_set() and forced:
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -24,6 +24,7 @@ from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.data import ImageData
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.preconditioner import Preconditioner, preconditioner_of
+from gswgan.generators.scaled_descent import put_weights, weights_of
 from gswgan.privacy.randomness import BatchStreams
 
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
@@ -38,13 +39,14 @@ class HeldRecords:
         self.total = data.n if data.persons is None else data.number_of_persons  # of those who take part by coins
         self.held = range(self.total) if ranks is None else ranks.held(self.total)
         labels = np.zeros(data.n, np.int64) if data.labels is None else data.labels
-        labels = labels.clip(0, data.classes - 1)  # total: no label raises, and it concerns its own record alone
         self._own = None if data.persons is None else OwnRecords(data, self.held, device)
         own = slice(self.held.start, self.held.stop) if self._own is None else self._own.order
         held = [part[own] for part in (data.images, labels)]
         if self._own is not None:  # for whoever has no record: a black image, whose row is left out
             held = [np.concatenate([part, np.zeros_like(part, shape=(1, *part.shape[1:]))]) for part in held]
-        self.images, self.labels = (torch.from_numpy(part).to(device) for part in held)
+        self.images, labels_held = (torch.from_numpy(part).to(device) for part in held)
+        self._valid = (labels_held >= 0) & (labels_held < data.classes)  # others add nothing: no label raises
+        self.labels = labels_held.clamp(0, data.classes - 1)
         self.device = device
 
     def begin(
@@ -66,7 +68,8 @@ class HeldRecords:
             found = self._preconditioner.forward(
                 self._gradients.of_records(self.images[own], self.labels[own], unit, seed)
             )
-            return found if self._own is None else torch.where(self._own.count[held, None] > 0, found, 0.0)
+            there = self._valid[held] if self._own is None else self._own.count[held] > 0
+            return torch.where(there[:, None], found, 0.0)
 
         return self.descent.answer(f"step {step}", rows)
 
@@ -81,18 +84,13 @@ def gradients_of(settings: RefinedSettings, network: DenoisedSampler) -> Gradien
 def send_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None, step: int) -> None:
     """From rank 0: the weights of a step, and once the preconditioner, which does not change after the first."""
     ranks.broadcast(do="records", step=step, preconditioner=preconditioner is not None)
-    ranks.broadcast_tensor(torch.cat([value.detach().flatten() for value in network.parameters()]))
+    ranks.broadcast_tensor(weights_of(network))
     for value in () if preconditioner is None else preconditioner.state().values():
         ranks.broadcast_tensor(value)
 
 
-@torch.no_grad()
 def _receive_weights(ranks: Ranks, network: DenoisedSampler, preconditioner: Preconditioner | None) -> None:
-    parameters: list[Tensor] = list(network.parameters())
-    whole = torch.cat([value.flatten() for value in parameters])
-    parts = ranks.broadcast_tensor(whole).split([value.numel() for value in parameters])
-    for value, part in zip(parameters, parts):
-        value.copy_(part.view_as(value))
+    put_weights(network, ranks.broadcast_tensor(weights_of(network)))
     if preconditioner is not None:
         preconditioner.load_state({name: ranks.broadcast_tensor(v) for name, v in preconditioner.state().items()})
 

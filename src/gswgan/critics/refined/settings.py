@@ -34,6 +34,7 @@ class RefinedSettings(KernelStart):
         default=0, metadata=OMIT_DEFAULT
     )  # before those on samples
     public_share: Annotated[float, Range(0, BELOW_ONE)] = field(default=0.0, metadata=OMIT_DEFAULT)  # of their batches
+    local_steps: Annotated[int | None, Range(1, MAX_STEPS)] = field(default=None, metadata=OMIT_DEFAULT)  # in a round
 
     def contribution(self, labelled: bool) -> Contribution:
         """Return a record's contribution to the kernel's release, or a person's: class sums with counts, clipped."""
