@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gswgan.privacy import Accountant, Gaussian
+from gswgan.privacy.events import Composed, Repeated, Sampled
+
 Record = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,7 +48,15 @@ def read(name: str) -> Record:
 
 
 def trainings(*, persons: bool = False) -> list[Record]:
-    """The records of `train_plan.py` at one site or by client: protected by record, or by person."""
+    """The records of `train_plan.py` at one site or by client: protected by record (replaced), or by person."""
+    return [one for one in _trainings(persons) if persons or not _is_zeroed(one)]
+
+
+def _is_zeroed(one: Record) -> bool:
+    return one["privacy"] is not None and one["privacy"]["neighbours"] == "zeroed"
+
+
+def _trainings(persons: bool) -> list[Record]:
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     found = [one for one in found if "cnn_accuracy" in one and one.get("tested_on") == "test set"]
     found = [one for one in found if not one["plan"]["facts"].get("silos")]  # they have a table of their own
@@ -136,6 +147,21 @@ def by_person() -> str:
     return table(head, rows)
 
 
+def zeroed() -> str:
+    """Trainings of preset `refined` that protect a record against being zeroed, and what they are worth if replaced."""
+    head = ["data", "preset", "epsilon, zeroed", "the same noise, replaced", "CNN", "FID"]
+    rows = []
+    for one in (one for one in _trainings(False) if _is_zeroed(one)):
+        plan, sums = one["plan"], one["plan"]["privacy"]
+        step = Gaussian(noise_std=sums["noise_std"], sensitivity=2 * sums["clip_norm"])
+        steps = Repeated(times=sums["releases"], event=Sampled(rate=sums["rate"], event=step))
+        start = Gaussian(noise_std=plan["critic"]["noise_std"], sensitivity=2.0)
+        replaced = Accountant("replace-one").epsilon(Composed(events=(start, steps)), sums["delta"])
+        figures = [spread([one], key, digits) for key, digits in SCORES[:2]]
+        rows.append([SETS[plan["facts"]["data"]], name(one), true_epsilon(one), f"{replaced:.1f}", *figures])
+    return table(head, rows)
+
+
 def in_brief() -> str:
     """The table of README.md: seven lines, each with its guarantee in full."""
     head = ["data", "preset", "true epsilon", "at delta; one", "CNN", "FID"]
@@ -176,6 +202,7 @@ def spread(some: list[Record], key: str, digits: int) -> str:
 def seconds(some: list[Record]) -> str:
     """Of training, on a machine that had nothing else to do where there is such a figure; else with a star."""
     alone = []
+    some = [one for one in some if one["seconds"] is not None]  # it was interrupted, or others ran beside it
     for one in some:
         if "timed" not in one:
             alone.append(one["seconds"])
