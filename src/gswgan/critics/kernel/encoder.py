@@ -205,7 +205,7 @@ def changed(images: Tensor, draws: Tensor) -> Tensor:
     centred = 2 * draws[:, :, None, None, None] - 1  # [n, DRAWS, 1, 1, 1] in [-1, 1]
     area, aspect = LEAST_AREA + (1 - LEAST_AREA) * draws[:, 0], torch.exp(0.3 * (2 * draws[:, 1] - 1))
     across, down = (area * aspect).sqrt().clamp(max=1.0), (area / aspect).sqrt().clamp(max=1.0)
-    mirrored = torch.where(draws[:, 2] < 0.5, -1.0, 1.0)
+    mirrored = 2 * (draws[:, 2] >= 0.5).float() - 1
     side = images.shape[-1]
     place = (torch.arange(side, device=images.device) * 2 + 1) / side - 1
     columns = (mirrored * across)[:, None] * place + ((2 * draws[:, 3] - 1) * (1 - across))[:, None]
@@ -217,7 +217,7 @@ def changed(images: Tensor, draws: Tensor) -> Tensor:
     mean = views.mean(dim=(1, 2, 3), keepdim=True)
     views = mean + (views - mean) * (1 + COLOUR * centred[:, 6])
     grey = views.mean(dim=1, keepdim=True)
-    colourful = torch.where(centred[:, 8] < 2 * GREY - 1, 0.0, 1 + 2 * COLOUR * centred[:, 7])
+    colourful = (centred[:, 8] >= 2 * GREY - 1).float() * (1 + 2 * COLOUR * centred[:, 7])
     views = grey + (views - grey) * colourful
     tint = 0.5 * COLOUR * (2 * draws[:, 9 : 9 + images.shape[1]] - 1)
     return (views * (1 + tint[:, :, None, None])).clamp(0.0, 1.0)
