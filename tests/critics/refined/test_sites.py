@@ -12,7 +12,9 @@ from over_sites import STEPS, Federated, planned, sites
 from works import small_refined
 
 from gswgan.critics.refined.sites import farther, rounds_of, shares_of
+from gswgan.data import ImageData
 from gswgan.errors import FederationError
+from gswgan.federated.stated import as_planned
 from gswgan.generators.scaled_descent import put_weights, weights_of
 from gswgan.methods import make_plan
 from gswgan.privacy import Accountant
@@ -171,3 +173,25 @@ def test_the_plan_of_sites_has_the_events_of_centralized_training_and_the_noise_
     for one, times in ((plan, 3**0.5), (central, 1.0)):
         embedding = one.critic.released_embedding(one)
         assert embedding.noise_std == pytest.approx(times * one.critic.noise_std)
+
+
+def test_a_record_of_another_class_keeps_its_place_and_adds_nothing(tmp_path: Path, monkeypatch) -> None:
+    """Coins and noise draws go by places: if it were left out, all records after it would have others."""
+    parts = sites()
+    plan, mine = planned(parts), parts["site-00000"]
+    labels = np.asarray(mine.labels).copy()
+    labels[5] = mine.classes
+    other = dataclasses.replace(
+        mine, labels=labels, classes=mine.classes + 1, class_names=(*mine.class_names, "something else")
+    )
+
+    def rows_of(data: ImageData, place: str) -> torch.Tensor:
+        site = Federated(plan, {"site-00000": as_planned(data, plan.facts, in_place=True)}, tmp_path / place)
+        site = site.sites["site-00000"]
+        monkeypatch.setattr(site.records.descent, "answer", lambda name, rows: rows(np.arange(32)))
+        return site.records.answer(0, site._batches)
+
+    usual, changed = rows_of(mine, "usual"), rows_of(other, "changed")
+    assert usual[5].any()
+    usual[5] = 0.0
+    assert torch.equal(changed, usual)
