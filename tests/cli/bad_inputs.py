@@ -112,7 +112,7 @@ BAD: list[tuple[str, Files, str, str]] = [
     ("public images that are a copy of the data", {"a.npz": GOOD, "b.npz": GOOD},
      "train --data a.npz --classes 3 --preset refined --public b.npz --force-spend", "public"),
     ("public images for a preset without use for them", {"a.npz": GOOD, "b.npz": npz(images=255 - IMAGES)},
-     "train --data a.npz --classes 3 --public b.npz", "public"),
+     "train --data a.npz --classes 3 --preset ensemble-alone --public b.npz", "public"),
     ("public images for a run that goes on", {}, "train --resume RUN --public digits", "options"),
     ("images cut to no side", {"a.npz": GOOD}, "train --data a.npz --classes 3 --fit crop", "fit"),
     ("fewer labels than images", {"a.npz": npz(images=IMAGES, labels=LABELS[:-1])},
