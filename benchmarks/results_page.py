@@ -92,8 +92,7 @@ the kernel critic's blurred images.
 
 Records protected, delta 1e-5, one record of one site replaced; a generator from the released sums, one seed. Sites hold
 equal parts ("even") or 4 of 10 classes each ("skewed"). The same data at one site, which a trusted aggregator's sum
-equals: `kernel` above. Blood cells lose more than 0.03, but more than the noise differs: on two cores the generator is
-smaller (width 16, not 64) and trains less.
+equals: `kernel` above. Blood cells lose more than 0.03: on two cores, where the generator is smaller, one site has 0.776.
 
 ## Persons
 

@@ -72,7 +72,10 @@ def test_a_consortium_refines_by_files(tmp_path: Path) -> None:
         assert f"round-{number}.safetensors to every site" in " ".join(shown.split())
         assert not RunFolder(tmp_path / "RUN").is_finished
         for name in NAMES:
-            answer(tmp_path, name, number=number)
+            given = answer(tmp_path, name, number=number).read_bytes()
+        stray = given.replace(plan.digest().encode(), bytes(64).hex().encode()[: len(plan.digest())])
+        assert stray != given
+        (tmp_path / "answers/stray.safetensors").write_bytes(stray)  # of another plan: it blocks nobody
     combine(tmp_path)
     statement = json.loads(RunFolder(tmp_path / "RUN").privacy.read_text())
     assert statement["epsilon"] == pytest.approx(plan.cost.epsilon)

@@ -228,11 +228,12 @@ def answer_plan(plan: Path, out: Path, config: dict[str, Any], question: Path | 
     asked = read_plan(plan)
     if question is not None and not is_refined(asked):
         raise FederationError("question", str(question), "a plan of preset refined", "Leave --question out.")
-    turn = None if question is None else read_turn(question, asked)
     found = records_of(config)  # whoever starts this hears what is wrong with the records
     if is_refined(asked):
         check_own_names(found.repeated_names)
     me = client_of(config, found=found)
+    me.check(asked)  # its limits, before a file as large as the plan says is read
+    turn = None if question is None else read_turn(question, asked)
     show(asked)
     learnt = [*who_learns_what(asked, Memory.read(me.home)), *class_lines(found, asked.facts)]
     console.print("\n".join(learnt), markup=False)

@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 
 from gswgan.critics.ensemble.ensemble import Mechanism
 from gswgan.critics.kernel.features import products
+from gswgan.critics.one_thread import each_in_one_thread
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.cuda_graphs import Captured
 from gswgan.privacy import Contribution, Gaussian, Sampled
@@ -40,8 +41,13 @@ def update_event(*, clip_norm: float, noise_multiplier: float, batch: int, recor
 class RecordGradients:
     """Gradients of single records in all parameters of a network, and noisy sums of them."""
 
-    def __init__(self, network: nn.Module, mechanism: Mechanism, *, held: range | None = None) -> None:
+    def __init__(
+        self, network: nn.Module, mechanism: Mechanism, *, held: range | None = None, at_once: bool = False
+    ) -> None:
         """`mechanism` draws who takes part, clips the gradients and adds the noise.
+
+        `at_once`: whether a CPU may compute several chunks at once. `rows` below cannot: it exchanges the network's
+        parameters.
 
         `held`: the records that are here, where the others are in other processes.
         """
@@ -49,7 +55,7 @@ class RecordGradients:
             found = (mechanism.event, mechanism.contribution)
             raise PrivacyError("mechanism", found, "a sampled sum of one clipped gradient per record")
         self.network, self.mechanism, self.clip = network, mechanism, mechanism.contribution.clip_norm
-        self.held = held
+        self.held, self.at_once = held, at_once
         self.width = sum(parameter.numel() for parameter in network.parameters())
         self.norms: list[Tensor] = []
         self.records, self.expected, self.chunk, self.participants = 0, 0.0, 1, 0
@@ -95,9 +101,10 @@ class RecordGradients:
 
     def blocks(self, members: np.ndarray, rows: Callable[[np.ndarray], Tensor]) -> Iterator[Block]:
         """Yield the members' rows in chunks of one size; the last chunk is padded with copies, which are dropped."""
-        for start in range(0, len(members), self.chunk):
-            some = members[start : start + self.chunk]
-            found = rows(np.resize(some, self.chunk))[: len(some)]
+        parts = [members[start : start + self.chunk] for start in range(0, len(members), self.chunk)]
+        full, device = (np.resize(some, self.chunk) for some in parts), next(self.network.parameters()).device
+        for some, whole in zip(parts, each_in_one_thread(rows, full, device, at_once=self.at_once)):
+            found = whole[: len(some)]
             self.norms.append(found.norm(dim=1))
             yield found[:, None], None
 

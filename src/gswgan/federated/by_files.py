@@ -132,6 +132,9 @@ def take_weights(rounds: SiteRounds, folder: Path) -> Iterator[str]:
             continue
         if fields.get("round") != str(rounds.waiting):
             continue
+        if (why := rounds.refused(fields)) is not None:  # a stranger's file, or one of another plan: it blocks nobody
+            yield _line(path, why)
+            continue
         known, same = found.setdefault(str(fields["client"]), (path, fields))
         if same != fields:
             raise FederationError(

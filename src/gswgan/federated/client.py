@@ -171,9 +171,9 @@ class Client:
         try:
             if is_new:
                 folder.mkdir(mode=0o700)
-                if is_refined(plan):
-                    keep_agreed(folder, plan)
                 sync_folder(self.home)
+            if is_refined(plan):  # always: it may have died before it was written
+                keep_agreed(folder, plan)
             data = self._records(plan)
             secret, entered = self._secret(plan, folder), None
             if is_refined(plan):

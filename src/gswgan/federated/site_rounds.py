@@ -66,8 +66,8 @@ class SiteRounds:
         """Who has not answered."""
         return [name for name in self.roster if not self._path(number, name).exists()]
 
-    def take(self, fields: Fields) -> str | None:
-        """Look at one answer to the round that waits; None if it counts, else why it does not."""
+    def refused(self, fields: Fields) -> str | None:
+        """Why this is no answer to the round that waits, whoever else has answered; None if it is one."""
         client, raw, number = fields.get("client"), fields.get("weights"), self.waiting
         try:
             if number is None or fields.get("round") != str(number):
@@ -79,13 +79,23 @@ class SiteRounds:
                 raise FederationError("client", short(str(client), 60), "a site that has answered the plan")
             check_weights(self.plan, raw, self._sent(number), steps_of(self.plan)[number])
             path = self._path(number, client)
-            if path.exists():
-                if path.read_bytes() == raw:  # the file lies there still
-                    return None
+            if path.exists() and path.read_bytes() != raw:
                 raise FederationError("answer", "another one: the first one counts", "one answer per site")
         except FederationError as wrong:
             self._note(client, refused=str(wrong), round=number)
             return str(wrong)
+        return None
+
+    def take(self, fields: Fields) -> str | None:
+        """Look at one answer to the round that waits; None if it counts, else why it does not."""
+        if (why := self.refused(fields)) is not None:
+            return why
+        client, raw, number = fields["client"], fields["weights"], self.waiting
+        assert isinstance(client, str)
+        assert number is not None
+        path = self._path(number, client)
+        if path.exists():  # the file lies there still
+            return None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_durably(path, bytes(raw), mode=0o600)  # type: ignore[call-overload]
         self._note(client, digest=hashlib.sha256(bytes(raw)).hexdigest(), round=number, up=len(bytes(raw)))  # type: ignore[call-overload]

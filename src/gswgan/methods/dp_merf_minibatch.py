@@ -18,6 +18,7 @@ import torch
 
 from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
+from gswgan.critics.one_thread import one_thread
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.generators.generator import Generator
@@ -152,7 +153,8 @@ class MinibatchCritic(KernelCritic):
         for start in range(0, len(members), self.chunk):
             some = members[start : start + self.chunk]
             index = torch.from_numpy(np.resize(some, self.chunk))
-            rows = self.features(self._images[index].to(device).to(torch.float32) / 255)[: len(some)]
+            with one_thread(device):
+                rows = self.features(self._images[index].to(device).to(torch.float32) / 255)[: len(some)]
             yield rows[:, None], self._labels[index[: len(some)]].to(device)
 
     def metrics(self) -> dict[str, Any]:

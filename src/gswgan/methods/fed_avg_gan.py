@@ -24,6 +24,7 @@ from gswgan.critics import Critic
 from gswgan.critics.ensemble.ensemble import QUANTILES
 from gswgan.critics.ensemble.loss import critic_gradients, generator_gradient
 from gswgan.critics.ensemble.network import CriticShape, init_critics, power_iteration
+from gswgan.critics.one_thread import one_thread
 from gswgan.data import ImageData
 from gswgan.errors import PlanError, PrivacyError
 from gswgan.generators.generator import Generator, OptimizerSettings
@@ -186,7 +187,8 @@ class FedAvgGAN(Critic):
             real = members[start : start + self.chunk]
             draws = [self._draws(number, int(k), size) for k in np.resize(real, self.chunk)]
             rows, mixes = (torch.from_numpy(np.stack(part, axis=1)).to(self.device) for part in zip(*draws))
-            found = self.differences(pools, rows, mixes)[: len(real)]
+            with one_thread(self.device):
+                found = self.differences(pools, rows, mixes)[: len(real)]
             self._norms.append(found.norm(dim=1))
             yield found[:, None], None
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
+from gswgan.critics.dp_sgd import RecordGradients, update_event
 from gswgan.critics.refined.draws import LEVEL_MEAN, LEVEL_STD, noise_levels, normal_noise
 from gswgan.critics.refined.gradients import Gradients, centred
 from gswgan.generators.denoiser import Denoiser, loss_of_draws
 from gswgan.generators.preconditioner import Preconditioner, preconditioner_of
+from gswgan.privacy import Contribution
 
 SEED = torch.tensor(12345)
 
@@ -80,6 +86,32 @@ def check_places(width: int, draws: int, trials: int) -> None:
 @pytest.mark.parametrize(("width", "draws"), [(4, 1), (8, 1), (8, 4), (12, 2), (16, 1)])
 def test_a_record_has_the_same_row_wherever_it_stands_and_whoever_is_there(width: int, draws: int) -> None:
     check_places(width, draws, 12 if width < 12 else 4)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_whatever_the_number_of_threads_a_row_is_the_same_whoever_is_there(threads: int) -> None:
+    """PyTorch rounds otherwise where one thread's part of a tensor ends: rows are computed in one thread each."""
+    count, before = 96, torch.get_num_threads()
+    denoiser, (images, labels, _) = make(side=27, width=4), batch(count, side=27)
+    gradients, event = Gradients(denoiser, draws=3), update_event(clip_norm=1, noise_multiplier=1, batch=9, records=96)
+    mechanism: Any = SimpleNamespace(event=event, contribution=Contribution(clip_norm=1.0))
+    descent = RecordGradients(denoiser, mechanism, at_once=True)
+    descent.prepare(count, numbers_per_chunk=1)
+    assert descent.chunk == 32
+
+    def rows(members: np.ndarray) -> torch.Tensor:
+        some = torch.from_numpy(members)
+        return gradients.of_records(images[some], labels[some], some, SEED)
+
+    torch.set_num_threads(threads)
+    try:
+        whole, rest = (
+            torch.cat([found for found, _ in descent.blocks(np.arange(first, count), rows)]) for first in (0, 1)
+        )
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(rest, whole[1:])
 
 
 def test_the_check_finds_rows_that_depend_on_their_place(monkeypatch: pytest.MonkeyPatch) -> None:

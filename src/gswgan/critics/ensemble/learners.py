@@ -20,6 +20,7 @@ from gswgan.critics.ensemble.loss import critic_gradients, generator_gradient
 from gswgan.critics.ensemble.network import CriticShape, power_iteration
 from gswgan.critics.ensemble.partitions import Partitions
 from gswgan.critics.ensemble.stack import GraphSlots, Stack, halved
+from gswgan.critics.one_thread import one_thread
 from gswgan.data import ImageData
 from gswgan.generators.generator import Generator
 from gswgan.privacy import BatchStreams, Streams
@@ -105,7 +106,9 @@ class Learners:
     def input_gradients(self, members: np.ndarray, images: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient of -D_k for each member k in each fake, [m, B, c, h, w]: private, not yet clipped."""
         chunks = chunks_of(members, self.chunk)
-        return torch.cat([self._slots_of(part, real).input_gradients(images, labels)[:real] for part, real in chunks])
+        with one_thread(self.device):
+            found = [self._slots_of(part, real).input_gradients(images, labels)[:real] for part, real in chunks]
+        return torch.cat(found)
 
     def records(self, members: np.ndarray, uniform: np.ndarray) -> Tensor:
         """Return record indices [..., m, B] for as many numbers in [0, 1), each from the member's own partition."""
@@ -149,7 +152,8 @@ class Learners:
                 picks, mixes = self._draws(members, *index)
                 rows = self.records(members, picks)
                 which = self.labels[rows] * per_class + torch.arange(size, device=self.device) % per_class
-                self.loss = slots.learn(rows, fakes, which, torch.from_numpy(mixes).to(self.device))
+                with one_thread(self.device):
+                    self.loss = slots.learn(rows, fakes, which, torch.from_numpy(mixes).to(self.device))
             except torch.OutOfMemoryError as wrong:
                 if before is not None:
                     self.critics.write(members, before)

@@ -54,7 +54,7 @@ class HeldRecords:
     ) -> None:
         """Gradients are those of this network, as it is in each step."""
         self._preconditioner, self._gradients = preconditioner, gradients
-        self.descent = RecordGradients(network, mechanism, held=self.held)
+        self.descent = RecordGradients(network, mechanism, held=self.held, at_once=True)
         self.descent.prepare(self.total, numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
 
     def answer(self, step: int, batches: BatchStreams) -> Tensor:
