@@ -92,7 +92,8 @@ the kernel critic's blurred images.
 
 Records protected, delta 1e-5, one record of one site replaced; a generator from the released sums, one seed. Sites hold
 equal parts ("even") or 4 of 10 classes each ("skewed"). The same data at one site, which a trusted aggregator's sum
-equals: `kernel` above. Blood cells lose more than 0.03: on two cores, where the generator is smaller, one site has 0.776.
+equals: `kernel` above. Blood cells lose more than 0.03: on two cores, where the generator is smaller, one site has
+0.776.
 
 ## Persons
 

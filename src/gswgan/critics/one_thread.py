@@ -15,6 +15,9 @@ from typing import TypeVar
 
 import torch
 
+AT_ONCE = 4
+"""Results that are computed at the same time, at the most: each has a memory of its own."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -34,8 +37,9 @@ def one_thread(device: torch.device) -> Iterator[None]:
 def each_in_one_thread(
     work: Callable[[T], R], items: Iterable[T], device: torch.device, *, at_once: bool
 ) -> Iterator[R]:
-    """`work` of each item, in order, on a CPU in one thread each: one after another, or as many `at_once` as may be."""
-    threads, waiting = torch.get_num_threads(), iter(items)
+    """`work` of each item, in order, on a CPU in one thread each: one after another, or some `at_once`."""
+    before, waiting = torch.get_num_threads(), iter(items)
+    threads = min(AT_ONCE, before)
     if device.type != "cpu" or threads == 1 or not at_once:
         for item in waiting:
             with one_thread(device):
@@ -47,4 +51,4 @@ def each_in_one_thread(
             while some := list(itertools.islice(waiting, threads)):  # no more results than fit into memory
                 yield from pool.map(work, some)
         finally:
-            torch.set_num_threads(threads)  # for threads that begin later
+            torch.set_num_threads(before)  # for threads that begin later

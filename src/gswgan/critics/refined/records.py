@@ -50,11 +50,15 @@ class HeldRecords:
         self.device = device
 
     def begin(
-        self, network: DenoisedSampler, preconditioner: Preconditioner, gradients: Gradients, mechanism: Mechanism
-    ) -> None:
-        """Gradients are those of this network, as it is in each step."""
+        self, network: DenoisedSampler, preconditioner: Preconditioner, gradients: Gradients, mechanism: Mechanism,
+        *, at_once: bool = True,
+    ) -> None:  # fmt: skip
+        """Gradients are those of this network, as it is in each step.
+
+        `at_once`: whether a CPU may compute several chunks at once, which takes several times the memory.
+        """
         self._preconditioner, self._gradients = preconditioner, gradients
-        self.descent = RecordGradients(network, mechanism, held=self.held, at_once=True)
+        self.descent = RecordGradients(network, mechanism, held=self.held, at_once=at_once)
         self.descent.prepare(self.total, numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
 
     def answer(self, step: int, batches: BatchStreams) -> Tensor:

@@ -72,7 +72,7 @@ class SiteSteps:
         """`gradients` are those of `network`, whose weights are put there in each round."""
         self._dp_sgd, self._batches, self._network, self._farther = dp_sgd, batches, network, farther
         self.records = HeldRecords(data, preconditioner.scales.device)
-        self.records.begin(network, preconditioner, gradients, mechanism)
+        self.records.begin(network, preconditioner, gradients, mechanism, at_once=False)  # within the site's limits
         self.descent = ScaledDescent(network, preconditioner)
 
     def answer(self, weights: Tensor, steps: range) -> Tensor:
