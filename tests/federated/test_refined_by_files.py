@@ -170,8 +170,11 @@ def test_a_site_that_cannot_read_its_records_answers_all_the_same(tmp_path: Path
 
 def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:
     plan = make_run(tmp_path, make_sites(tmp_path))
-    with pytest.raises(FederationError, match="the cap"):  # enough for the kernel's round alone
-        answer(tmp_path, "north", epsilon=0.9 * plan.cost.epsilon)
+    little = {"epsilon": 0.9 * plan.cost.epsilon}  # enough for the kernel's round alone
+    seen = ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north", **little))
+    assert "the cap" in str(seen["refused"])
+    with pytest.raises(FederationError, match="the cap"):
+        answer(tmp_path, "north", **little)
     assert not list((tmp_path / "north/state").glob("*/*/ledger.jsonl"))
     with pytest.raises(FederationError, match="limit of this site"):
         answer(tmp_path, "north", work=1e-6)
@@ -186,9 +189,11 @@ def test_another_plan_is_refused_while_the_first_has_rounds_to_come(tmp_path: Pa
     call("federate", "plan", "--protect", "record", "--clients", sites_file(tmp_path), "--class-names",
          classes_file(tmp_path), "--image-size", 8, "--epsilon", 15, "--delta", 1e-5, "--steps", 5, "--out",
          tmp_path / "second/RUN")  # fmt: skip
+    second = tmp_path / "second/RUN/plan.json"
+    assert "the cap" in ask("federate", "inspect", second, "--site", site(tmp_path, "north"))["refused"]
     with pytest.raises(FederationError, match="the cap"):
-        call("federate", "answer", tmp_path / "second/RUN/plan.json", "--site", site(tmp_path, "north"), "--out",
-             tmp_path / "second/north")  # fmt: skip
+        call("federate", "answer", second, "--site", site(tmp_path, "north"), "--out", tmp_path / "second/north")
+    assert ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north"))["refused"] is None
     for name in NAMES:
         answer(tmp_path, name, number=1)  # and the rounds go on
 

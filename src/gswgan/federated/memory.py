@@ -95,6 +95,10 @@ class Memory:
         """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap."""
         self.cap.check((*self.events, *self.to_come, *more))
 
+    def not_agreed(self, plan: Plan) -> tuple[BaseEvent, ...]:
+        """What the next answer to a plan adds: all that the plan asks for, or nothing where it was agreed to."""
+        return () if plan.digest()[:32] in self.agreed_to else planned_events(plan)
+
     @property
     def spent(self) -> float:
         """Epsilon so far, at the cap's delta and under its relation."""
