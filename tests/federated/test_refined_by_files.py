@@ -229,6 +229,16 @@ def test_garbage_is_refused_and_a_missing_site_is_left_out_if_the_plan_allows_it
     assert ask("verify", tmp_path / "bundle", "--site", tmp_path / "north/state")["site"]["disagreements"] == []
 
 
+def test_close_ends_the_round_that_waits_and_not_one_that_is_asked_for_only_then(tmp_path: Path) -> None:
+    make_run(tmp_path, make_sites(tmp_path), min_sites=2)
+    for name in NAMES[:2]:
+        answer(tmp_path, name)
+    assert "0 of 2 answers" in combine(tmp_path, "--close")  # the kernel's round
+    for name in NAMES[:2]:
+        answer(tmp_path, name, number=1)
+    assert "0 of 2 answers" in combine(tmp_path, "--close")  # the first of DP-SGD
+
+
 @pytest.mark.parametrize(
     "options",
     [
