@@ -239,6 +239,26 @@ def test_close_ends_the_round_that_waits_and_not_one_that_is_asked_for_only_then
     assert "0 of 2 answers" in combine(tmp_path, "--close")  # the first of DP-SGD
 
 
+def test_a_round_that_is_taken_again_with_other_answers_counts_again_in_all_of_the_statement(tmp_path: Path) -> None:
+    plan = begun(tmp_path, min_sites=2)
+    for name in NAMES:
+        answer(tmp_path, name, number=1)
+    combine(tmp_path)
+    folder = RunFolder(tmp_path / "RUN")  # from here on as an older copy of it, but for the ledger and its journal
+    lost = [folder.checkpoint, folder.root / "round-2.safetensors", *folder.private.glob("rounds/1/*")]
+    for path in (*lost, tmp_path / "answers/west-1.safetensors"):
+        path.unlink()
+    combine(tmp_path, "--close")
+    for name in NAMES[:2]:
+        answer(tmp_path, name, number=2)
+    combine(tmp_path, "--close")
+    statement = json.loads(folder.privacy.read_text())
+    assert statement["epsilon"] > 1.1 * plan.cost.epsilon
+    assert {one["epsilon"] for one in statement["guarantees"]} == {statement["epsilon"]}
+    call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
+    assert ask("verify", tmp_path / "bundle")["verified"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
