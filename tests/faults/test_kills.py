@@ -23,7 +23,7 @@ from typing import Any
 import fault_points
 import pytest
 from fault_points import Faults
-from works import CPU, ManyRounds, OneRound, Packing, Training
+from works import CPU, ManyRounds, OneRound, Packing, RoundsAtSites, Training
 
 from gswgan.release.verify import verify
 from gswgan.run import checkpoint
@@ -51,6 +51,7 @@ WORKS: dict[str, Callable[[Path], Any]] = {
     "a round, untrusted server": lambda place: OneRound("untrusted-server", 200),
     "Algorithm 2, trusted aggregator": lambda place: ManyRounds("trusted-aggregator", 10),
     "Algorithm 2, untrusted server": lambda place: ManyRounds("untrusted-server", 200),
+    "refined over sites": lambda place: RoundsAtSites(),
 }
 
 

@@ -1,8 +1,10 @@
-"""Pieces of work that can be killed and go on: a training, packing, a federated round, the rounds of Algorithm 2."""
+"""Pieces of work that can be killed and go on: a training, packing, a federated round, rounds of Algorithm 2 and at
+sites."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
 from gswgan.federated.server import Round, create_run
+from gswgan.federated.silos import held as held_by
+from gswgan.federated.silos import of_unit, silo_facts, site_parts
+from gswgan.federated.site_rounds import RefinedBySites, SiteRounds
+from gswgan.federated.site_steps import read_turn
 from gswgan.federated.trust import make_federated_plan, most_spent, trust_of
 from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
@@ -110,7 +116,7 @@ class OneRound:
         )
 
     def live(self, root: Path) -> None:
-        held = Round(_federated(root / "run", self.plan, self.data))
+        held = Round(_federated(root / "run", self.plan, self.data.person_ids))
         with held.held():
             if not held.is_released:
                 held.open()
@@ -145,16 +151,66 @@ class ManyRounds(OneRound):
         self._cap = Cap(epsilon=most_spent(plan), delta=plan.privacy.delta, neighbours=plan.privacy.neighbours)
 
     def live(self, root: Path) -> None:
-        folder = _federated(root / "run", self.plan, self.data)
+        folder = _federated(root / "run", self.plan, self.data.person_ids)
         if not folder.is_finished or folder.key.exists():
             run_rounds(folder, InProcess(self._clients(root)), device=CPU)
 
 
-def _federated(root: Path, plan: Plan, data: ImageData) -> RunFolder:
+class RoundsAtSites:
+    """Preset refined over two sites: the kernel critic's round, then rounds of DP-SGD, by files."""
+
+    name = "refined over sites"
+
+    def __init__(self) -> None:
+        self._parts = dict(site_parts(of_unit(people(), "record"), "record", number=2, concentration=None, seed=0))
+        sites = [held_by(name, part, "record") for name, part in self._parts.items()]
+        some = self._parts[sites[0].name]
+        facts = silo_facts(
+            sites, min_sites=None, data="people", class_names=some.class_names, image_size=some.image_size, channels=1
+        )
+        plan = make_federated_plan(
+            facts, preset="refined", epsilon=1000, delta=1e-5, steps=4, rounds=2, insecure_reproducible=True
+        )
+        self.plan = small_refined(plan, steps=2)
+
+    def live(self, root: Path) -> None:
+        folder, clients = _federated(root / "run", self.plan, tuple(self._parts)), self._clients(root)
+        held = Round(folder, is_timed=False)
+        with held.held():
+            if not held.is_released:
+                for node, client in enumerate(clients):
+                    if not held.is_closed and client.name not in held.answered:
+                        assert held.take(client.reply(held.question()), node=node) is None
+                held.release()
+        rounds = SiteRounds(folder)
+        while not folder.is_finished or folder.key.exists():
+            if (number := rounds.waiting) is not None:
+                turn = read_turn(rounds.question(number), self.plan)
+                for client in clients:
+                    if client.name in rounds.missing(number):
+                        told = {"client": client.name, "plan": self.plan.digest(), "round": str(number)}
+                        assert rounds.take({**told, "weights": client.answer(self.plan, turn)}) is None
+                rounds.close(number)
+            run(folder, None, device=CPU, answerer=functools.partial(RefinedBySites, rounds))
+
+    def _clients(self, root: Path) -> list[Client]:
+        cap = Cap(epsilon=self.plan.cost.epsilon, delta=1e-5, neighbours="replace-one")  # no line may come twice
+        return [
+            Client(name, mine, root / "state", trust="untrusted-server", cap=cap, protect="record", insecure=True)
+            for name, mine in self._parts.items()
+        ]
+
+    def published(self, root: Path) -> dict[str, bytes]:
+        ledgers = sorted((root / "state").glob("*/*/ledger.jsonl"))
+        assert len(ledgers) == len(self._parts)
+        return _files(root / "run/release", PUBLISHED) | {str(p.relative_to(root)): p.read_bytes() for p in ledgers}
+
+
+def _federated(root: Path, plan: Plan, names: tuple[str, ...]) -> RunFolder:
     folder = RunFolder(root)
     if not folder.rounds.exists():  # nobody was asked yet
         shutil.rmtree(root, ignore_errors=True)
-        create_run(root, plan, data.person_ids, 600)
+        create_run(root, plan, names, 600)
     return folder
 
 

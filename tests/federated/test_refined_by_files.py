@@ -170,8 +170,11 @@ def test_a_site_that_cannot_read_its_records_answers_all_the_same(tmp_path: Path
 
 def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:
     plan = make_run(tmp_path, make_sites(tmp_path))
-    with pytest.raises(FederationError, match="the cap"):  # enough for the kernel's round alone
-        answer(tmp_path, "north", epsilon=0.9 * plan.cost.epsilon)
+    little = {"epsilon": 0.9 * plan.cost.epsilon}  # enough for the kernel's round alone
+    seen = ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north", **little))
+    assert "the cap" in str(seen["refused"])
+    with pytest.raises(FederationError, match="the cap"):
+        answer(tmp_path, "north", **little)
     assert not list((tmp_path / "north/state").glob("*/*/ledger.jsonl"))
     with pytest.raises(FederationError, match="limit of this site"):
         answer(tmp_path, "north", work=1e-6)
@@ -186,9 +189,11 @@ def test_another_plan_is_refused_while_the_first_has_rounds_to_come(tmp_path: Pa
     call("federate", "plan", "--protect", "record", "--clients", sites_file(tmp_path), "--class-names",
          classes_file(tmp_path), "--image-size", 8, "--epsilon", 15, "--delta", 1e-5, "--steps", 5, "--out",
          tmp_path / "second/RUN")  # fmt: skip
+    second = tmp_path / "second/RUN/plan.json"
+    assert "the cap" in ask("federate", "inspect", second, "--site", site(tmp_path, "north"))["refused"]
     with pytest.raises(FederationError, match="the cap"):
-        call("federate", "answer", tmp_path / "second/RUN/plan.json", "--site", site(tmp_path, "north"), "--out",
-             tmp_path / "second/north")  # fmt: skip
+        call("federate", "answer", second, "--site", site(tmp_path, "north"), "--out", tmp_path / "second/north")
+    assert ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north"))["refused"] is None
     for name in NAMES:
         answer(tmp_path, name, number=1)  # and the rounds go on
 
@@ -222,6 +227,36 @@ def test_garbage_is_refused_and_a_missing_site_is_left_out_if_the_plan_allows_it
     assert RunFolder(tmp_path / "RUN").is_finished
     call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
     assert ask("verify", tmp_path / "bundle", "--site", tmp_path / "north/state")["site"]["disagreements"] == []
+
+
+def test_close_ends_the_round_that_waits_and_not_one_that_is_asked_for_only_then(tmp_path: Path) -> None:
+    make_run(tmp_path, make_sites(tmp_path), min_sites=2)
+    for name in NAMES[:2]:
+        answer(tmp_path, name)
+    assert "0 of 2 answers" in combine(tmp_path, "--close")  # the kernel's round
+    for name in NAMES[:2]:
+        answer(tmp_path, name, number=1)
+    assert "0 of 2 answers" in combine(tmp_path, "--close")  # the first of DP-SGD
+
+
+def test_a_round_that_is_taken_again_with_other_answers_counts_again_in_all_of_the_statement(tmp_path: Path) -> None:
+    plan = begun(tmp_path, min_sites=2)
+    for name in NAMES:
+        answer(tmp_path, name, number=1)
+    combine(tmp_path)
+    folder = RunFolder(tmp_path / "RUN")  # from here on as an older copy of it, but for the ledger and its journal
+    lost = [folder.checkpoint, folder.root / "round-2.safetensors", *folder.private.glob("rounds/1/*")]
+    for path in (*lost, tmp_path / "answers/west-1.safetensors"):
+        path.unlink()
+    combine(tmp_path, "--close")
+    for name in NAMES[:2]:
+        answer(tmp_path, name, number=2)
+    combine(tmp_path, "--close")
+    statement = json.loads(folder.privacy.read_text())
+    assert statement["epsilon"] > 1.1 * plan.cost.epsilon
+    assert {one["epsilon"] for one in statement["guarantees"]} == {statement["epsilon"]}
+    call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
+    assert ask("verify", tmp_path / "bundle")["verified"]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,20 @@ from gswgan.errors import PlanError, RunError
 from gswgan.federated.memory import memories
 from gswgan.federated.remote_critics import InProcess
 from gswgan.federated.server import Round, create_run
+from gswgan.federated.silos import silo_facts
 from gswgan.federated.statement import advice, clients_needed, kernel_noise, observers
-from gswgan.federated.trust import answer_event, in_relation, make_federated_plan, most_spent, spent, trust_of
+from gswgan.federated.trust import (
+    answer_event,
+    check_cost,
+    in_relation,
+    make_federated_plan,
+    most_spent,
+    spent,
+    trust_of,
+)
 from gswgan.methods import make_plan, plan_from_table, read_plan
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, Site
+from gswgan.plan.method import Federation
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Accountant, DrawnOne, Gaussian, Sampled
 from gswgan.privacy.accountant import gaussian_log_delta, visible_draw_epsilon
@@ -258,3 +268,26 @@ def test_the_one_round_is_the_kernel_critics(tmp_path: Path):
     folder = create_run(tmp_path / "run", critic_plan(epsilon=10), DATA.person_ids, 600)
     with pytest.raises(PlanError, match="in one round"):
         Round(folder)
+
+
+def of_two_sites(**persons: int) -> Facts:
+    sites = [Site(name=name, records=500, **persons) for name in "ab"]
+    return silo_facts(sites, min_sites=None, data="x", class_names=("0", "1"), image_size=8, channels=1)
+
+
+def test_a_plan_of_refined_whose_cost_is_too_large_to_compute_is_refused():
+    plan = make_federated_plan(of_two_sites(), preset="refined", epsilon=10, delta=1e-5, steps=5, rounds=1)
+    assert check_cost(plan) == pytest.approx(10, rel=1e-3)
+    privacy = dataclasses.replace(plan.sums, noise_std=1e-6, releases=200_000)
+    training = dataclasses.replace(plan.training, steps=plan.training.steps - 5 + 200_000)
+    with pytest.raises(PlanError, match="too much memory"):
+        check_cost(dataclasses.replace(plan, privacy=privacy, training=training))
+
+
+def test_refined_over_sites_is_for_records():
+    federation = Federation(observer="server", neighbours="replace-one", rounds=1)
+    plan = make_plan(
+        of_two_sites(persons=100), preset="refined", federation=federation, epsilon=10, delta=1e-5, steps=5
+    )
+    with pytest.raises(PlanError, match="one record replaced"):
+        trust_of(plan)

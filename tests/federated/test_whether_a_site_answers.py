@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
+from gswgan.federated import client_answers
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
 from gswgan.federated.messages import question, unpack
@@ -26,6 +27,7 @@ from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.plan.facts import Site
 from gswgan.plan.plan import Plan
+from gswgan.privacy.mechanism import ClippedSum
 
 SITE = "site-00000"
 
@@ -68,6 +70,22 @@ def test_a_server_cannot_probe_which_classes_a_site_has(tmp_path: Path, protect:
             assert told == ["records of other classes, which add nothing"] * bool(
                 np.isin(data.labels, list(map(int, missing))).any()
             )
+
+
+def test_a_site_does_as_much_work_whatever_names_a_server_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the time to an answer tells how many records it has of the classes that are named."""
+    parts, seen = parts_of("record"), []
+
+    def summed(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
+        seen.append(data.n)
+        return site_sum(plan, data, weight)
+
+    monkeypatch.setattr(client_answers, "site_sum", summed)
+    for number, missing in enumerate(("", "3", "123456789")):
+        plan = lacking(plan_for(parts, "record"), *missing)
+        (client,) = clients_of(tmp_path / str(number), {SITE: parts[SITE]}, plan, "record").values()
+        assert "sums" in client.reply(question(plan))
+    assert seen == [parts[SITE].n] * 3
 
 
 @pytest.mark.parametrize("rounds", [False, True])

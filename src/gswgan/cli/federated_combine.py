@@ -50,6 +50,7 @@ def _train_with_sites(
 ) -> None:
     """Go on until sites are asked again, with what they have answered, or to the end. `close`: the round that waits."""
     rounds, plan = SiteRounds(folder), folder.plan()
+    close = close and rounds.waiting is not None  # not a round that is asked for only now
     while not folder.is_finished:
         if (number := rounds.waiting) is not None:
             for refused in take_weights(rounds, answers):

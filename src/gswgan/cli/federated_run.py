@@ -32,7 +32,6 @@ from gswgan.federated.site_steps import read_turn
 from gswgan.federated.stated import class_lines
 from gswgan.federated.statement import advice, who_learns_what
 from gswgan.federated.trust import (
-    answer_event,
     for_invented_clients,
     has_rounds,
     is_refined,
@@ -268,7 +267,7 @@ def _inspect_at(plan: Plan, config: dict[str, Any]) -> tuple[list[str], str | No
         try:
             me.check(plan)
             if not has_answered:
-                memory.cap.check((*memory.events, answer_event(plan)))
+                memory.check_cap(*memory.not_agreed(plan))
             answer = "given: asked again the site sends the same bytes" if has_answered else "this site would give one"
         except GswganError as wrong:
             refused, answer = str(wrong), f"this site REFUSES the plan: {wrong}"

@@ -201,7 +201,7 @@ class Client:
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:
                 raise FederationError("data", dict(zip(SHAPE, found)), f"{asked}, as planned")
-            planned = as_planned(data, plan.facts, in_place=is_refined(plan))
+            planned = as_planned(data, plan.facts, in_place=self.protect == "record")
         except Exception as wrong:
             self._log("data that cannot be used, so zeros in its place", wrong)
             return no_records(plan.facts, self.name)

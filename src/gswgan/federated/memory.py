@@ -85,7 +85,7 @@ class Memory:
         events = tuple(entry.event for found in entries.values() for entry in found)
         to_come = tuple(event for path, found in entries.items() for event in _to_come(path.with_name(AGREED), found))
         protect = str(known.get("protect", "client"))
-        agreed_to = frozenset(path.parent.name for path in home.glob(f"*/{AGREED}"))
+        agreed_to = frozenset(path.parent.name for path in ledgers if path.with_name(AGREED).exists())
         return cls(
             client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, to_come=to_come,
             agreed_to=agreed_to,
@@ -94,6 +94,10 @@ class Memory:
     def check_cap(self, *more: BaseEvent) -> None:
         """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap."""
         self.cap.check((*self.events, *self.to_come, *more))
+
+    def not_agreed(self, plan: Plan) -> tuple[BaseEvent, ...]:
+        """What the next answer to a plan adds: all that the plan asks for, or nothing where it was agreed to."""
+        return () if plan.digest()[:32] in self.agreed_to else planned_events(plan)
 
     @property
     def spent(self) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from gswgan.errors import FederationError, RunError, short
 from gswgan.federated.answers import log_of
 from gswgan.federated.messages import Fields
 from gswgan.federated.site_steps import Turn, check_weights, planned_steps, read_turn, sizes_of, steps_of
+from gswgan.federated.statement import observers
 from gswgan.generators.generator import Generator
 from gswgan.generators.refined import RefinedGenerator
 from gswgan.generators.scaled_descent import put_weights, weights_of
 from gswgan.methods.refined import PlannedRefined
 from gswgan.plan.context import RunContext
+from gswgan.privacy.events import BaseEvent
 from gswgan.privacy.storage import append_durably, read_file, write_durably
 from gswgan.run.folder import RunFolder, read_json, write_json
 
@@ -42,6 +45,7 @@ class SiteRounds:
         """Of a run whose kernel round is over."""
         self.plan, self._root, self._log = folder.plan(), folder.root, log_of(folder)
         self._places = folder.private / "rounds"
+        self._federation = folder.federation
         self.roster: list[str] = list(read_json(folder.federation, "federation.json")["sites"]["answered"])
         silos = self.plan.facts.silos
         assert silos is not None
@@ -124,6 +128,10 @@ class SiteRounds:
             found[name] = check_weights(self.plan, raw, before, steps_of(self.plan)[number])
         return found
 
+    def state_cost(self, events: Sequence[BaseEvent]) -> None:
+        """Write again what is promised to each observer: of all that the ledger has, also of what came twice."""
+        write_json(self._federation, observers(self.plan, events, self.roster))
+
     def fingerprint(self, number: int) -> str:
         """Equal for equal answers that count."""
         return hashlib.sha256(read_file(self._closed(number), 2**24)).hexdigest()
@@ -177,6 +185,7 @@ class RefinedBySites(RefinedStart):
             raise Stopped  # until the answers are there
         for step in steps:
             self._ledger.record(f"step {step}", plan.sums.event, f"{self._rounds.fingerprint(number)} {step}")
+        self._rounds.state_cost([entry.event for entry in self._ledger.entries])
         weights, averaged = (weights_of(one) for one in (generator.denoised, generator.denoised_average))
         server = ServerAverage(planned_steps(plan), sizes_of(plan), weights, averaged)
         server.take({name: found.to(weights.device) for name, found in answers.items()}, steps)

@@ -1,7 +1,7 @@
 """Rounds of DP-SGD at a site (preset refined): what it is asked, what it answers, what it keeps from round to round.
 
-    STATE/<name of the client>/<digest of a plan>/axes.safetensors     the axes of gradients, from the first round
-                                                 /steps.safetensors    after the last round: the answer, the momentum
+    STATE/<name of the client>/<digest of a plan>/steps.safetensors    after the last round: the answer, the momentum,
+                                                                       and the axes of gradients, from the first round
 
 The site draws its own coins, so they are secret from the server, and a step costs what a sampled sum costs
 (docs/proof.md, section 10). It refuses an earlier round, and the same round with other weights: no round is computed
@@ -177,8 +177,7 @@ class StepsAtSite:
         """`records`: how many the site has, as is public."""
         self._plan, self._turn, self._records, self._steps = plan, turn, records, steps_of(plan)[turn.number]
         self.name, self.is_last = f"step {self._steps.start}", self._steps.stop == plan.sums.releases
-        self._first, self._axes = folder / "answer.bin", Checkpoint(folder / "axes.safetensors", plan.digest())
-        self._kept = Checkpoint(folder / "steps.safetensors", plan.digest())
+        self._first, self._kept = folder / "answer.bin", Checkpoint(folder / "steps.safetensors", plan.digest())
 
     def kept(self) -> bytes | None:
         """The answer to this question, if it has been given; a FederationError where the round is not the next."""
@@ -199,11 +198,7 @@ class StepsAtSite:
         plan, device, saved = self._plan, pick_device("auto"), self._kept.load()
         network = denoiser_of(plan, device)
         preconditioner = preconditioner_of(network, device)
-        if self._turn.number == 0:
-            self._axes.save(0, {"axes": self._turn.axes})
-        kept = self._axes.load()
-        assert kept is not None
-        preconditioner.load_state(kept[1]["axes"])
+        preconditioner.load_state(dict(self._turn.axes) if saved is None else saved[1]["axes"])
         mechanism = GaussianMechanism(
             contribution=plan.sums.contribution, event=plan.sums.event, ledger=work.ledger, streams=work.secret
         )
@@ -217,7 +212,8 @@ class StepsAtSite:
         found = site.answer(self._turn.weights.to(device), self._steps)
         question = torch.from_numpy(np.frombuffer(self._turn.digest().encode(), np.uint8).copy())
         answer = {"weights": found, "question": question}
-        self._kept.save(self._turn.number + 1, {"answer": answer, "descent": site.descent.state()})
+        state = {"descent": site.descent.state(), "axes": preconditioner.state()}
+        self._kept.save(self._turn.number + 1, {"answer": answer, **state})
         return _raw(found)
 
     def _data(self, data: ImageData) -> ImageData:

@@ -15,7 +15,6 @@ from gswgan.federated.trust import (
     has_rounds,
     in_relation,
     is_refined,
-    planned_events,
     promise,
     spent,
     trust_of,
@@ -190,8 +189,8 @@ def _spent_lines(plan: Plan, memory: Memory | None) -> list[str]:
     if memory is None:
         return []
     cap = memory.cap
-    asked = () if plan.digest()[:32] in memory.agreed_to else planned_events(plan)
-    total = spent((*memory.events, *memory.to_come, *asked), neighbours=cap.neighbours, delta=cap.delta)
+    events = (*memory.events, *memory.to_come, *memory.not_agreed(plan))
+    total = spent(events, neighbours=cap.neighbours, delta=cap.delta)
     more = "all answers to this plan" if is_refined(plan) else "one more answer"
     return [
         f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with {more}, of {cap.epsilon:g} "

@@ -56,7 +56,7 @@ MANY_CLIENTS, SAMPLED_SHARE = 256, 0.1
 NEEDED = "Install it: pip install dp-accounting."
 
 MAX_ACCOUNTED = 1e8
-"""Epsilon without sampling times rounds, up to which a client computes a sampled plan's cost: some 100 MB."""
+"""Epsilon without sampling times rounds, up to which a client computes a sampled plan's cost: at most 1 GB."""
 
 
 def check_trust(trust: str) -> Trust:
@@ -76,7 +76,8 @@ def trust_of(plan: Plan) -> Trust:
         raise PlanError("plan", plan.method, expected)
     each = isinstance(plan.critic, EnsembleSettings) and (plan.critic.fakes_per_step, privacy.critics)
     if is_refined(plan):
-        if (privacy.observer, privacy.neighbours) != ("server", "replace-one") or plan.facts.silos is None:
+        found = (privacy.observer, privacy.neighbours, plan.facts.persons)
+        if found != ("server", "replace-one", None) or plan.facts.silos is None:
             raise PlanError("plan", plan.preset, "sites with an untrusted server, one record replaced")
         return "untrusted-server"
     if plan.facts.silos is not None and (not plan.critic.can_stream or privacy.neighbours != "replace-one"):
@@ -217,10 +218,15 @@ def _spent_with_coins(events: tuple[BaseEvent, ...], neighbours: Neighbours, del
 
 def all_spent(plan: Plan) -> float:
     """Epsilon of all answers, or one in every round, at the plan's delta and under its relation."""
-    privacy = plan.sums
-    if is_refined(plan):
-        return spent(planned_events(plan), neighbours=privacy.neighbours, delta=privacy.delta)
-    return spent([answer_event(plan)] * privacy.releases, neighbours=privacy.neighbours, delta=privacy.delta)
+    privacy, first = plan.sums, answer_event(plan)
+    events = planned_events(plan) if is_refined(plan) else (first,) * privacy.releases
+    plain = spent(map(gaussian_of, events), neighbours=privacy.neighbours, delta=privacy.delta)
+    if not is_refined(plan):
+        return plain
+    if plain * privacy.releases > MAX_ACCOUNTED:
+        expected = f"epsilon without coins, {plain:.4g}, times releases, {privacy.releases}, at most {MAX_ACCOUNTED:g}"
+        raise PlanError("noise_std", privacy.noise_std, expected, "Its cost would take too much memory to compute.")
+    return spent(events, neighbours=privacy.neighbours, delta=privacy.delta)
 
 
 def most_spent(plan: Plan) -> float:
