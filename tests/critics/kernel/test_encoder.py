@@ -178,6 +178,11 @@ def test_a_training_that_breaks_down_is_not_released(monkeypatch) -> None:
         trained(public())
 
 
+def test_images_that_tell_nothing_of_each_other_end_in_an_error_of_ours() -> None:
+    with pytest.raises(RunError, match="other --public images"):
+        trained(public(1).repeat(30, axis=0))
+
+
 def test_the_training_is_given_public_images_and_public_streams_alone() -> None:
     """By construction: no data set, mechanism, ledger or key reaches it."""
     assert set(inspect.signature(EncoderTraining.__init__).parameters) == {"self", "settings", "facts", "training"}
