@@ -143,7 +143,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(npz: Path, tmp_path: Path) -
     assert "guarantee: epsilon 10" in text
     ensemble = call(*common, "--preset", "ensemble", "--critics", 12, "--steps", 50, "--dry-run")
     assert "epsilon by step (delta, relation and observer as above): " in ensemble
-    assert "time:      no estimate for this preset: its steps need data" in ensemble
+    assert "time:      no estimate for this plan: its steps need data" in ensemble
     assert not (tmp_path / "run").exists()
 
 

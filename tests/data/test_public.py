@@ -20,13 +20,14 @@ COLOUR = np.random.default_rng(0).integers(0, 256, (20, 12, 12, 3), dtype=np.uin
 
 def test_images_of_any_shape_are_cut_scaled_and_given_the_channels_of_the_data() -> None:
     wide = np.zeros((16, 12, 20, 3), np.uint8)
-    wide[:, :, 4:16] = (200, 100, 50)
+    wide[:, :, 4:16], wide[0] = (200, 100, 50), 9
     found = read_public(wide, image_size=8, channels=1).images
     assert found.shape == (16, 1, 8, 8)
-    assert set(np.unique(found)) == {round((299 * 200 + 587 * 100 + 114 * 50) / 1000)}  # no bars, and the luma
-    grey = read_public(np.full((16, 10, 8), 77, np.uint8), image_size=16, channels=3).images
+    assert set(np.unique(found[1:])) == {round((299 * 200 + 587 * 100 + 114 * 50) / 1000)}  # no bars, and the luma
+    flat = np.repeat(np.arange(16, dtype=np.uint8), 80).reshape(16, 10, 8)
+    grey = read_public(flat, image_size=16, channels=3).images
     assert grey.shape == (16, 3, 16, 16)
-    assert set(np.unique(grey)) == {77}
+    assert set(np.unique(grey[7])) == {7}
 
 
 def test_grey_is_what_pillow_makes_of_colour() -> None:
@@ -54,6 +55,16 @@ def test_the_digest_is_of_shape_and_pixels_alone(tmp_path: Path) -> None:
 def test_too_few_are_refused() -> None:
     with pytest.raises(DataError, match=r"public = '15 images': expected at least 16"):
         read_public(COLOUR[:15], image_size=12, channels=3)
+
+
+def test_equal_images_teach_nothing_and_are_refused() -> None:
+    with pytest.raises(DataError, match=r"public = '16 equal images': expected images that differ"):
+        read_public(COLOUR[:1].repeat(16, axis=0), image_size=12, channels=3)
+
+
+def test_what_cannot_be_read_is_said_of_public_and_not_of_the_data(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^public = .*Check the name or the path \(--public\)"):
+        read_public(tmp_path / "nowhere", image_size=12, channels=3)
 
 
 def test_the_protected_data_by_its_name_path_link_or_files_is_refused(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_public_images_change_nothing_that_the_guarantee_rests_on() -> None:
     assert "public_steps" not in without.to_json()["critic"]  # as plans that are older than public images
 
 
-@pytest.mark.parametrize("stop", [5, 7, 8, 11])
+@pytest.mark.parametrize("stop", [4, 5, 7, 8, 10, 11])
 def test_a_run_that_was_stopped_in_any_stage_goes_on_to_the_same_bytes(tmp_path: Path, stop: int) -> None:
     public = photos()
     plan = small(public, insecure_reproducible=True)

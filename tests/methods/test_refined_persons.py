@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -21,12 +22,13 @@ from gswgan.audit.refined import observe_refined
 from gswgan.critics.refined.persons import OwnRecords
 from gswgan.critics.refined.records import HeldRecords
 from gswgan.data import ImageData
-from gswgan.errors import AuditError, DataError, PlanError, PrivacyError
+from gswgan.errors import AuditError, DataError, PlanError, PrivacyError, RunError
 from gswgan.methods import make_plan
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
-from gswgan.privacy import Accountant, Composed, Gaussian, Repeated, Sampled
+from gswgan.privacy import Accountant, Composed, Gaussian, GaussianMechanism, Repeated, Sampled
 from gswgan.privacy.ledger import read_ledger
+from gswgan.privacy.mechanism import GRID_BITS
 from gswgan.release.pack import pack
 from gswgan.release.verify import verify
 from gswgan.run import loop
@@ -95,6 +97,29 @@ def test_data_by_record_is_refused_by_a_critic_of_persons(tmp_path: Path) -> Non
     critic = loop.make_critic(plan, RunFolder.create(tmp_path / "run", plan), data, CPU)
     with pytest.raises(PrivacyError, match="data by person, as was planned"):
         critic.prepare(dataclasses.replace(data, persons=None, person_ids=()))
+
+
+def test_one_person_moves_the_kernels_release_by_no_more_than_is_accounted_for(tmp_path: Path, monkeypatch) -> None:
+    """In a run's own wiring: all records of one person are white and of one class, or black and of another."""
+    data, plan_for = CASES["refined by person"]
+    plan, mine, sums, exact = plan_for(data), data.persons == 0, [], GaussianMechanism._sum
+
+    def watched(self, *given):
+        found = exact(self, *given)
+        sums.append(found * (self.contribution.clip_norm / 2**GRID_BITS))
+        return found
+
+    monkeypatch.setattr(GaussianMechanism, "_sum", watched)
+    for label, colour in enumerate((255, 0)):
+        images, labels = data.images.copy(), data.labels.copy()
+        images[mine], labels[mine] = colour, label
+        one = dataclasses.replace(data, images=images, labels=labels)
+        critic = loop.make_critic(plan, RunFolder.create(tmp_path / str(label), plan), one, CPU)
+        with contextlib.suppress(RunError):  # where no class is told from the noise
+            critic.kernel.prepare(one)
+    moved, start = np.linalg.norm(sums[0] - sums[1]), plan.critic.event(True)
+    assert start.sensitivity == 2 * plan.critic.person_clip
+    assert 0.7 * start.sensitivity < moved <= start.sensitivity  # orthogonal, both of the clip norm
 
 
 @pytest.mark.parametrize("draws", [1, 4, 8])

@@ -187,6 +187,25 @@ def test_a_run_whose_encoder_is_gone_does_not_go_on_with_another(finished: RunFo
         copy.plan().critic.reuse(copy.plan(), copy.embedding, CPU)
 
 
+def test_a_stopped_run_whose_encoder_is_gone_is_not_given_another(tmp_path: Path) -> None:
+    """The embedding was released with the first one: with another, what is released would contradict itself."""
+    folder = RunFolder.create(tmp_path / "run", small(), public=photos())
+
+    def interrupt(done: int) -> None:
+        if done == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    assert not loop.run(folder, shapes(RECORDS), device=CPU, progress=interrupt)
+    kept, ledger = folder.encoder.read_bytes(), folder.ledger.read_bytes()
+    folder.encoder.unlink()
+    with pytest.raises(RunError, match=r"the encoder that the embedding was released with.*Restore the file"):
+        loop.run(folder, shapes(RECORDS), device=CPU)
+    assert not folder.encoder.exists()
+    folder.encoder.write_bytes(kept)
+    assert loop.run(folder, shapes(RECORDS), device=CPU)
+    assert folder.ledger.read_bytes() == ledger
+
+
 def test_another_generator_on_a_bundle_has_the_same_encoder(finished: RunFolder, tmp_path: Path) -> None:
     pack(finished.root, tmp_path / "packed")
     again = retrain(tmp_path / "packed", tmp_path / "again", steps=3, device="cpu", seed=7)

@@ -37,7 +37,8 @@ def train(
     labels: Annotated[bool, typer.Option(help="Use the labels, or learn one class.", rich_help_panel=_DATA)] = True,
     public: Annotated[str | None, typer.Option(metavar="DATA",
         help="Images that nobody needs to protect, as you state by this option: read as --data is, cut to squares, "
-        "scaled, without labels. Preset refined trains on them first. Their number and digest are published.",
+        "scaled, without labels. Presets kernel and refined train their features on them, refined its denoiser too. "
+        "Their number and digest are published.",
         rich_help_panel=_DATA)] = None,
     name: Annotated[str | None, typer.Option(
         help="Public name of the data, for card and report. Default: that of a known data set, or the kind of source; "

@@ -151,7 +151,7 @@ def _show_time(options: TrainOptions, plan: Plan) -> float | None:
     device = pick_device(options.device)
     with few_threads(plan.facts.image_size, device):
         found = estimate(plan, device)
-    none = "no estimate for this preset: its steps need data. A run shows the time that is left"
+    none = "no estimate for this plan: its steps need data, or an encoder is first. A run shows the time that is left"
     console.print(f"time:      {found or none}")
     return None if found is None else found.seconds
 

@@ -61,12 +61,18 @@ def read_public(source: Any, *, image_size: int, channels: int) -> PublicImages:
     """A name or path as for `load_data`, or an object in memory, brought to this shape."""
     options: dict[str, Any] = {"image_size": image_size, "channels": channels, "fit": "crop"}
     if isinstance(source, str | Path):
-        found = load_data(source, labels=False, **options)
+        try:
+            found = load_data(source, labels=False, **options)
+        except DataError as wrong:
+            name, todo = wrong.name.replace("data", "public"), wrong.todo.replace("--data", "--public")
+            raise DataError(name, wrong.value, wrong.expected, todo) from wrong
     else:
         pixels = np.moveaxis(source.images, 1, -1) if isinstance(source, ImageData) else source
         found = read_objects(pixels, False, **options)
     if found.n < FEWEST:
         raise DataError("public", f"{found.n} images", f"at least {FEWEST}", "Pass more, or leave --public out.")
+    if all(np.array_equal(image, found.images[0]) for image in found.images):
+        raise DataError("public", f"{found.n} equal images", "images that differ", "Pass others, or none.")
     return PublicImages(name=found.name, images=found.images)
 
 

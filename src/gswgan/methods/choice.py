@@ -6,7 +6,7 @@ from gswgan.plan.facts import Facts
 
 FROM_RECORDS, SIDES = 50_000, range(24, 33)
 """Around what was measured: 60,000 grey images of 28x28 (MNIST and Fashion-MNIST, one H200, test set), where `refined`
-had CNN accuracy and FID of 0.980 / 3.3 and 0.880 / 13.6 at epsilon 10 (`kernel`: 0.981 / 6.7 and 0.865 / 26.3), 0.965 /
+had CNN accuracy and FID of 0.980 / 3.0 and 0.880 / 13.6 at epsilon 10 (`kernel`: 0.981 / 6.7 and 0.865 / 26.3), 0.965 /
 9.9 and 0.831 / 28.9 at epsilon 1 (0.963 / 16.2 and 0.813 / 50.7), in 400 s instead of 30 (benchmarks/results). With a
 quarter of the records, in colour, a prototype had a lower accuracy than `kernel`. On a CPU `refined` is for small
 images alone, and was not seen to be better there."""

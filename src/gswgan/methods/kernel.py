@@ -121,8 +121,11 @@ def check_encoder(settings: KernelSettings, plan: Plan) -> None:
 
 
 def trained_encoder(settings: KernelSettings, plan: Plan, context: RunContext) -> bytes | None:
-    """The encoder of the run, which is trained first where the plan has one. No data is here, and no key."""
-    training = Training(
+    """The encoder of the run, which is trained first where the plan has one. No data is here, and no key.
+
+    Once the embedding is released there is no other than the one that it was released with.
+    """
+    training = None if context.embedding.exists() else Training(
         images=context.public_images, streams=context.public, device=context.device, store=context.store("encoder"),
         stopped=context.stopped, note=context.note,
     )  # fmt: skip

@@ -245,9 +245,7 @@ def make_critic(
 ) -> Critic:
     """The plan's critic behind its barrier: ledger and key; or who answers in its place, behind the same."""
     released = folder.federation.exists() and folder.embedding.exists()  # by the clients' round, which is over
-    if plan.source is not None or (
-        released and answerer is None
-    ):  # an embedding that was released before: no data, no mechanism
+    if plan.source is not None or (released and answerer is None):  # no data, no mechanism
         return plan.critic.reuse(plan, folder.embedding, device)
     by_clients = folder.rounds.exists() or (plan.guarantee is not None and plan.guarantee.observer == "server")
     if by_clients and answerer is None:  # data that happens to be here is not what they would answer and record

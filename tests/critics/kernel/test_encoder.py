@@ -139,6 +139,24 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(stop: int) -> None
     assert notes[-1] == "training the encoder on public images: 100 %, 0 s left"
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_steps_are_recorded_and_a_stopped_training_goes_on_with_them() -> None:
+    """The first steps are called and the others replayed; on both sides of the stop there are some of each."""
+    settings, cuda = dataclasses.replace(SETTINGS, encoder_steps=12), torch.device("cuda")
+    images, store, calls = public(), Memory(), iter(range(1, 20))
+    with pytest.raises(Stopped):
+        trained(images, settings, device=cuda, store=store, stopped=lambda: next(calls) == 6)
+    first = untrained_weights((6, 8), 3, 16, Streams.public(0))
+
+    def way(weights: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([(weights[name] - first[name]).flatten() for name in first if name != "scale"])
+
+    again = way(trained(images, settings, device=cuda, store=store))
+    for device in (cuda, CPU):
+        straight = way(trained(images, settings, device=device))
+        assert (again - straight).norm() < 0.1 * straight.norm()  # products of fewer bits on a GPU
+
+
 def test_the_file_is_made_once_and_read_as_it_is(tmp_path: Path) -> None:
     path, store, images = tmp_path / "encoder.safetensors", Memory(due=True), public()
     with pytest.raises(RunError, match="the encoder that the embedding was released with"):
@@ -176,6 +194,11 @@ def test_a_training_that_breaks_down_is_not_released(monkeypatch) -> None:
     monkeypatch.setattr(encoder, "LEARNING_RATE", 1e38)
     with pytest.raises(RunError, match="a training that stays finite"):
         trained(public())
+
+
+def test_images_that_tell_nothing_of_each_other_end_in_an_error_of_ours() -> None:
+    with pytest.raises(RunError, match="other --public images"):
+        trained(public(1).repeat(30, axis=0))
 
 
 def test_the_training_is_given_public_images_and_public_streams_alone() -> None:

@@ -98,7 +98,8 @@ def untrained_weights(widths: tuple[int, ...], channels: int, side: int, streams
 def scaled(weights: Weights, images: Tensor) -> dict[str, Tensor]:
     """The weights with the scale at which these images are as far apart behind the network as in pixels."""
     network = Convolutions({**weights, "scale": torch.ones(())}, images.shape[1], images.shape[-1], images.device)
-    return {**weights, "scale": torch.tensor(_apart(images.flatten(1)) / _apart(network(images)))}
+    apart = torch.tensor(_apart(images.flatten(1)), dtype=torch.float64)  # equal images have no scale: not a number
+    return {**weights, "scale": (apart / _apart(network(images))).float()}
 
 
 def noise_images(number: int, channels: int, side: int, streams: Streams) -> np.ndarray:

@@ -110,7 +110,7 @@ class KernelCritic(Critic):
         """Return the gradient of B x the squared distance to the embedding with respect to each fake."""
         if self.features.network is None:
             gradient = self._gradient(fake.flatten(1), labels).view_as(fake)
-        else:  # through the untrained network
+        else:  # through the convolutions
             with torch.enable_grad():
                 images = fake.detach().to(self.features.frequencies.dtype).requires_grad_()
                 seen = self.features.seen(images)

@@ -87,7 +87,8 @@ def encoder_of(settings: KernelSettings, facts: Shape, path: Path, training: Tra
         return None
     if not path.exists():
         if training is None:
-            raise RunError("encoder", str(path), "the encoder that the embedding was released with", "Train anew.")
+            expected = "the encoder that the embedding was released with"
+            raise RunError("encoder", str(path), expected, "Restore the file, or start a new run.")
         weights = EncoderTraining(settings, facts, training).run()
         write_durably(path, safetensors.torch.save(weights, {"format_version": "1"}))
         training.store.remove()
@@ -151,7 +152,8 @@ class EncoderTraining:
         some = self._images[:SCALED_WITH].float() / 255
         found = {name: value.float().cpu().contiguous() for name, value in scaled(weights, some).items()}
         if not all(bool(value.isfinite().all()) for value in found.values()):
-            raise RunError("encoder", "weights that are not numbers", "a training that stays finite")
+            expected = "a training that stays finite"
+            raise RunError("encoder", "weights that are not numbers", expected, "Plan anew with other --public images.")
         return found
 
     def _drawn(self, step: int) -> tuple[Tensor, Tensor, Tensor]:

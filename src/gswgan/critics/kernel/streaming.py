@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from gswgan.critics.kernel.embedding import record_blocks
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, features_of, products
+from gswgan.critics.one_thread import one_thread
 from gswgan.critics.resumable import Stopped, Store
 from gswgan.data.files import Part
 from gswgan.data.stream import ImageStream, PartReader
@@ -138,7 +139,7 @@ class OnePass:
 def sum_part(job: Job, part: Part) -> Partial:
     """Read a part, and clip and sum the features of its records, in a worker."""
     reader, records, left_out = job.reader, 0, 0
-    with _one_thread(), products(tf32=False):
+    with one_thread(torch.device("cpu")), products(tf32=False):
         features = _features(job.settings, reader.channels, reader.image_size, job.device, job.encoder)
 
         def blocks() -> Iterator[Block]:
@@ -258,14 +259,3 @@ def _context() -> Any:
 @functools.lru_cache(maxsize=1)
 def _features(settings: KernelSettings, channels: int, side: int, device: str, encoder: bytes | None) -> RandomFeatures:
     return features_of(settings, channels, side, torch.device(device), encoder)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, so that results do not depend on the number of threads of the process."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
