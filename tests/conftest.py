@@ -60,6 +60,16 @@ def tiny_images(n: int = 96, *, side: int = 8, classes: int = 3, seed: int = 0) 
     return make_image_data(images.astype(np.uint8), labels, classes=classes, name="stripes")
 
 
+def lines(n: int, *, seed: int) -> ImageData:
+    """Thin lines, thick lines or a dot, on 8x8: kinds that small shifts do not change, unlike their negatives."""
+    rng, labels = np.random.default_rng(seed), np.arange(n) % 3
+    row, column = np.indices((8, 8))
+    dot = (abs(row - 3.5) < 1) & (abs(column - 3.5) < 1)
+    kinds = np.stack([row % 4 == 1, np.isin(row % 4, (1, 2)), dot])
+    images = rng.integers(0, 60, (n, 8, 8)) + 180 * kinds[labels]
+    return make_image_data(images.astype(np.uint8), labels, classes=3, name="lines")
+
+
 def write_persons(path: Path, ids: Iterable[object], key: str = "index") -> Path:
     """A table for `group_by` of records in their order."""
     path.write_text("".join([f"{key},person\n", *(f"{place},{person}\n" for place, person in enumerate(ids))]))

@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import gswgan.data
-from conftest import tiny_images
+from conftest import lines
 from gswgan.cli.main import app
 from gswgan.data import ImageData
 from gswgan.evaluation import debugging
@@ -24,25 +24,25 @@ from gswgan.run.folder import RunFolder, write_json
 CLIENTS = 24
 
 
-def striped(seed: int) -> ImageData:
-    data = tiny_images(480, seed=seed)
+def pictures(seed: int) -> ImageData:
+    data = lines(480, seed=seed)
     ids = tuple(f"client-{k}" for k in range(CLIENTS))
     persons = np.arange(data.n) // 3 % CLIENTS
-    return dataclasses.replace(data, name="stripes", persons=persons, person_ids=ids)
+    return dataclasses.replace(data, name="lines", persons=persons, person_ids=ids)
 
 
 @pytest.fixture
-def stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        gswgan.data, "load_data", lambda spec, split="train", **_: striped(0 if split == "train" else 1)
+        gswgan.data, "load_data", lambda spec, split="train", **_: pictures(0 if split == "train" else 1)
     )
-    monkeypatch.setattr(debugging, "EPOCHS", 15)  # few records, few steps
+    monkeypatch.setattr(debugging, "EPOCHS", 8)  # few records, few steps
 
 
 @pytest.fixture
-def trained(tmp_path: Path, stripes: None) -> Path:
+def trained(tmp_path: Path, tiny: None) -> Path:
     """A folder that has its classifier, or a random one: what the groups are does not matter."""
-    place, public = tmp_path / "d", striped(1)
+    place, public = tmp_path / "d", pictures(1)
     train_reference_classifier(dataclasses.replace(public, persons=None), epochs=1).save(place / "public.safetensors")
     write_json(place / "public.json", {"public": "mnist-writers:test", "threshold": 0.35})
     return place
@@ -54,7 +54,7 @@ def run(*options: object) -> str:
     return found.output
 
 
-def test_the_bug_is_seen_with_the_kernel_critic(stripes: None, tmp_path: Path):
+def test_the_bug_is_seen_with_the_kernel_critic(tiny: None, tmp_path: Path):
     said = run("--out", tmp_path / "d", "--steps", 120, "--epsilon", 30)
     found = json.loads((tmp_path / "d" / "debug.json").read_text())
     assert found["difference"] > 0.4, found
@@ -96,7 +96,7 @@ def test_it_runs_with_critics_at_clients_that_may_have_no_part_in_a_group(
 
 def scans(folder: Path, names: tuple[str, ...], seed: int) -> None:
     """Pictures of 12 bits in 16, in a folder for each person with one for each class."""
-    data = striped(seed)
+    data = pictures(seed)
     for index, (image, label, person) in enumerate(zip(data.images[:, 0], data.labels, data.persons)):  # type: ignore[arg-type]
         place = folder / f"p{person}" / names[label]
         place.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def test_pictures_are_read_as_it_was_said_and_matched_by_the_names_of_their_clas
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(debugging, "EPOCHS", 15)
+    monkeypatch.setattr(debugging, "EPOCHS", 8)
     scans(tmp_path / "data", ("low", "middle", "top"), 0)
     scans(tmp_path / "public", ("low", "middle", "top"), 1)
     scans(tmp_path / "other", ("low", "centre", "top"), 1)
@@ -123,14 +123,14 @@ def test_pictures_are_read_as_it_was_said_and_matched_by_the_names_of_their_clas
     assert (facts.reading.layout, facts.reading.pixel_range) == ("person/class/", (0.0, 4080.0))
 
 
-def test_nothing_is_spent_on_too_few_clients(stripes: None, tmp_path: Path):
+def test_nothing_is_spent_on_too_few_clients(tiny: None, tmp_path: Path):
     found = CliRunner().invoke(app, ["federate", "debug", "--device", "cpu", "--delta", "1e-3", "--epsilon", "0.5",
                                      "--out", str(tmp_path / "d")])  # fmt: skip
     assert str(found.exception).startswith("persons = 24: expected at least")
     assert not (tmp_path / "d").exists()
 
 
-def test_wrong_wishes_are_refused(stripes: None, tmp_path: Path):
+def test_wrong_wishes_are_refused(tiny: None, tmp_path: Path):
     for options in (
         ("--out", tmp_path / "d", "--save-plan", tmp_path / "p"),
         (),

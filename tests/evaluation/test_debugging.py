@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import tiny_images
+from conftest import lines, tiny_images
 from gswgan.data import ImageData, clients
 from gswgan.errors import DataError
 from gswgan.evaluation import debugging
@@ -24,7 +24,7 @@ from gswgan.evaluation.debugging import (
 
 
 def by_person(persons: int = 10, n: int = 120, seed: int = 0) -> ImageData:
-    data = tiny_images(n, seed=seed)
+    data = lines(n, seed=seed)
     ids = tuple(f"client-{k}" for k in range(persons))
     return dataclasses.replace(data, persons=np.arange(n) // 3 % persons, person_ids=ids)
 
@@ -100,7 +100,7 @@ def test_the_classifier_never_saw_the_persons_that_the_threshold_is_from():
 
 
 def test_a_sieve_of_public_data_finds_the_bug(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(debugging, "EPOCHS", 15)  # few records, few steps
+    monkeypatch.setattr(debugging, "EPOCHS", 8)  # few records, few steps
     rule = fit_suspicion_rule(by_person(n=360, seed=1), device=torch.device("cpu"))
     assert isinstance(rule, SuspicionRule)
     assert 0 < rule.threshold < 1
