@@ -168,47 +168,6 @@ def test_a_site_that_cannot_read_its_records_answers_all_the_same(tmp_path: Path
     assert len(read_ledger(ledger_of(tmp_path, "west"))[1]) == 4
 
 
-def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:
-    plan = make_run(tmp_path, make_sites(tmp_path))
-    little = {"epsilon": 0.9 * plan.cost.epsilon}  # enough for the kernel's round alone
-    seen = ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north", **little))
-    assert "the cap" in str(seen["refused"])
-    with pytest.raises(FederationError, match="the cap"):
-        answer(tmp_path, "north", **little)
-    assert not list((tmp_path / "north/state").glob("*/*/ledger.jsonl"))
-    with pytest.raises(FederationError, match="limit of this site"):
-        answer(tmp_path, "north", work=1e-6)
-    with pytest.raises(FederationError, match="protect"):
-        answer(tmp_path, "north", protect="person")
-
-
-def test_another_plan_is_refused_while_the_first_has_rounds_to_come(tmp_path: Path) -> None:
-    """What was agreed to is counted, although most of it is to come."""
-    begun(tmp_path)
-    (tmp_path / "second").mkdir()
-    call("federate", "plan", "--protect", "record", "--clients", sites_file(tmp_path), "--class-names",
-         classes_file(tmp_path), "--image-size", 8, "--epsilon", 15, "--delta", 1e-5, "--steps", 5, "--out",
-         tmp_path / "second/RUN")  # fmt: skip
-    second = tmp_path / "second/RUN/plan.json"
-    assert "the cap" in ask("federate", "inspect", second, "--site", site(tmp_path, "north"))["refused"]
-    with pytest.raises(FederationError, match="the cap"):
-        call("federate", "answer", second, "--site", site(tmp_path, "north"), "--out", tmp_path / "second/north")
-    assert ask("federate", "inspect", tmp_path / "RUN/plan.json", "--site", site(tmp_path, "north"))["refused"] is None
-    for name in NAMES:
-        answer(tmp_path, name, number=1)  # and the rounds go on
-
-
-def sites_file(root: Path) -> Path:
-    sizes = {name: len(list((root / name / "images").rglob("*.png"))) for name in NAMES}
-    (root / "sites.csv").write_text("\n".join(f"{name},{size}" for name, size in sizes.items()))
-    return root / "sites.csv"
-
-
-def classes_file(root: Path) -> Path:
-    (root / "classes.txt").write_text("\n".join(f"digit {label}" for label in range(10)))
-    return root / "classes.txt"
-
-
 def test_garbage_is_refused_and_a_missing_site_is_left_out_if_the_plan_allows_it(tmp_path: Path) -> None:
     begun(tmp_path, min_sites=2)
     for name in NAMES:

@@ -32,13 +32,14 @@ from gswgan.errors import FederationError, GswganError, short
 from gswgan.federated.client_answers import Answer, CriticAtClient, SumsAtClient, SumsAtSite, Work
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import (
+    AGREED,
     Cap,
     CappedLedger,
     Memory,
-    agreed_with_repeats,
     home_of,
     keep_agreed,
     recorded,
+    repeated,
     write_log,
 )
 from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_plan
@@ -162,11 +163,12 @@ class Client:
         """All that the answer `name` takes. A plan that is refused leaves no folder, and so no key."""
         folder = self._place(plan)
         self._limits.check(plan)
-        if all(entry.name != name for entry in recorded(folder / "ledger.jsonl")):  # a repeated one is counted there
-            own = folder / "ledger.jsonl" if is_refined(plan) else None  # counted as a whole, answered or not
-            memory = Memory.read(self.home, but=own)
-            agreed = agreed_with_repeats(planned_events(plan), () if own is None else recorded(own))
-            memory.check_cap(*agreed)
+        known, own = recorded(folder / "ledger.jsonl"), folder / "ledger.jsonl" if is_refined(plan) else None
+        if own and known and not (folder / AGREED).exists():
+            raise FederationError("plan", "one whose rounds were given up", "another, or none")
+        if all(entry.name != name for entry in known):  # a repeated one is counted there
+            memory = Memory.read(self.home, but=own)  # preset refined: counted as a whole, answered or not
+            memory.check_cap(*planned_events(plan), repeats=repeated(known) if own else ())
         is_new, total = not folder.exists(), _all_answers(plan)
         try:
             if is_new:

@@ -29,6 +29,9 @@ GIB, TERA = 2.0**30, 1e12
 MAPS = 64
 """Maps of the full side that a denoiser keeps for each of its channels at the most."""
 
+NOISE = 1e4
+"""Multiplications in whose time one number gets its noise, in a step of DP-SGD."""
+
 STEP = 5e9
 """Multiplications in whose time the smallest critic makes an update: most of it is not multiplying."""
 
@@ -103,11 +106,14 @@ def _memory_of_steps(plan: Plan) -> float:
 
 
 def _work_of_steps(plan: Plan, records: int) -> float:
-    """Multiplications of a round of DP-SGD at the largest site, if every weight met every pixel."""
-    settings = refined_settings(plan)
+    """Multiplications of a round of DP-SGD at the largest site, if every weight met every pixel.
+
+    A step has a padded chunk and the noise of all weights, whoever takes part.
+    """
+    settings, (count, _) = refined_settings(plan), numbers_of(plan)
     steps = max(len(steps) for steps in steps_of(plan))
-    images = steps * plan.sums.rate * records * settings.draws
-    return 3.0 * images * numbers_of(plan)[0] * plan.facts.image_size**2
+    images = (plan.sums.rate * records + LANES) * settings.draws
+    return steps * count * (3.0 * images * plan.facts.image_size**2 + NOISE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswgan.errors import FederationError, path_problem
-from gswgan.federated.trust import is_refined, planned_events, spent
+from gswgan.federated.trust import is_refined, planned_events, spent, spent_with_repeats
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
 from gswgan.privacy.calibration import check_epsilon
-from gswgan.privacy.events import BaseEvent, Event, Neighbours, check_neighbours, from_json, to_json, unsampled
+from gswgan.privacy.events import BaseEvent, Event, Neighbours, Sampled, check_neighbours, from_json, to_json, unsampled
 from gswgan.privacy.ledger import MAX_LEDGER_BYTES, Entry, read_ledger
 from gswgan.privacy.storage import append_durably, read_file, whole_lines
 from gswgan.run.folder import Entered, read_json, write_json
@@ -47,9 +47,8 @@ class Cap:
         check_delta(self.delta)
         check_neighbours(self.neighbours)
 
-    def check(self, events: Iterable[BaseEvent]) -> None:
-        """Raise a FederationError if these releases together cost more than the cap."""
-        total = spent(events, neighbours=self.neighbours, delta=self.delta)
+    def check(self, total: float) -> None:
+        """Raise a FederationError if this epsilon, at the cap's delta and under its relation, is more than the cap."""
         if total > self.epsilon * (1 + 1e-9):
             raise FederationError(
                 "epsilon", f"{total:.4g} at delta {self.delta:g}", f"at most {self.epsilon:g}, the cap"
@@ -71,6 +70,8 @@ class Memory:
     """What the cap is for: the whole client, or each record or person of a site."""
     events: tuple[BaseEvent, ...]
     """All that was recorded, sent or not: a client counts what it was about to send."""
+    repeats: tuple[BaseEvent, ...] = ()
+    """Those of them that came again, with another sum."""
     to_come: tuple[BaseEvent, ...] = ()
     """What it has agreed to and not recorded yet."""
     agreed_to: frozenset[str] = frozenset()
@@ -83,17 +84,42 @@ class Memory:
         ledgers = sorted(path for path in home.glob("*/ledger.jsonl") if path != but)
         entries = {path: recorded(path) for path in ledgers}
         events = tuple(entry.event for found in entries.values() for entry in found)
+        repeats = tuple(entry.event for found in entries.values() for entry in found if entry.attempt)
         to_come = tuple(event for path, found in entries.items() for event in _to_come(path.with_name(AGREED), found))
         protect = str(known.get("protect", "client"))
         agreed_to = frozenset(path.parent.name for path in ledgers if path.with_name(AGREED).exists())
         return cls(
-            client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, to_come=to_come,
-            agreed_to=agreed_to,
+            client=str(known["client"]), cap=Cap(**known["cap"]), protect=protect, events=events, repeats=repeats,
+            to_come=to_come, agreed_to=agreed_to,
         )  # fmt: skip
 
-    def check_cap(self, *more: BaseEvent) -> None:
-        """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap."""
-        self.cap.check((*self.events, *self.to_come, *more))
+    def check_cap(self, *more: BaseEvent, repeats: Iterable[BaseEvent] = ()) -> None:
+        """Raise a FederationError if these, with all that was recorded or agreed to, cost more than the cap.
+
+        `repeats`: those that come again, with another sum.
+        """
+        if self.has_other_coins(more):
+            raise FederationError(
+                "plan", "one with secret coins and another one", "such a plan alone",
+                "What is chosen after seeing answers adds up only where all records enter each answer.",
+            )  # fmt: skip
+        self.cap.check(self.epsilon(*more, repeats=repeats))
+
+    def has_other_coins(self, more: Iterable[BaseEvent]) -> bool:
+        """Whether a plan with secret coins would stand beside another one (docs/proof.md, section 8)."""
+        others, more = (*self.events, *self.to_come), tuple(more)
+        return bool(more) and bool(others) and any(isinstance(event, Sampled) for event in (*others, *more))
+
+    def epsilon(self, *more: BaseEvent, repeats: Iterable[BaseEvent] = ()) -> float:
+        """Of all that was recorded, agreed to, or is asked for; `repeats` as in `check_cap`."""
+        first = tuple((Counter(self.events) - Counter(self.repeats)).elements())
+        return self._cost((*first, *self.to_come, *more), (*self.repeats, *repeats))
+
+    def _cost(self, events: tuple[BaseEvent, ...], repeats: tuple[BaseEvent, ...]) -> float:
+        at = {"neighbours": self.cap.neighbours, "delta": self.cap.delta}
+        if any(isinstance(event, Sampled) for event in events):
+            return spent_with_repeats(events, repeats, **at)  # type: ignore[arg-type]
+        return spent((*events, *repeats), **at)  # type: ignore[arg-type]
 
     def not_agreed(self, plan: Plan) -> tuple[BaseEvent, ...]:
         """What the next answer to a plan adds: all that the plan asks for, or nothing where it was agreed to."""
@@ -102,7 +128,7 @@ class Memory:
     @property
     def spent(self) -> float:
         """Epsilon so far, at the cap's delta and under its relation."""
-        return spent(self.events, neighbours=self.cap.neighbours, delta=self.cap.delta)
+        return self._cost(tuple((Counter(self.events) - Counter(self.repeats)).elements()), self.repeats)
 
 
 class CappedLedger(Ledger):
@@ -125,8 +151,10 @@ class CappedLedger(Ledger):
         is_new = all(known != fingerprint for _, known in self._fingerprints.get(name, []))
         if is_new and (name in self._attempts or not self._agreed):
             memory = Memory.read(self._home, but=self.path)
-            own = agreed_with_repeats(self._agreed, self.entries) if self._agreed else _events(self.entries)
-            memory.check_cap(*own, unsampled(event) if name in self._attempts else event)
+            if self._agreed:
+                memory.check_cap(*self._agreed, repeats=(*repeated(self.entries), unsampled(event)))
+            else:
+                memory.check_cap(*(entry.event for entry in self.entries), event)
         return super().record(name, event, fingerprint)
 
 
@@ -147,13 +175,9 @@ def _to_come(path: Path, entries: Iterable[Entry]) -> Iterable[BaseEvent]:
     return tuple(event for event in agreed.elements() if isinstance(event, BaseEvent))
 
 
-def agreed_with_repeats(agreed: Iterable[BaseEvent], entries: Iterable[Entry]) -> tuple[BaseEvent, ...]:
-    """All that a plan may ask for, and what had to be answered again."""
-    return (*agreed, *_events(entry for entry in entries if entry.attempt))
-
-
-def _events(entries: Iterable[Entry]) -> tuple[BaseEvent, ...]:
-    return tuple(entry.event for entry in entries)
+def repeated(entries: Iterable[Entry]) -> tuple[BaseEvent, ...]:
+    """What had to be answered again."""
+    return tuple(entry.event for entry in entries if entry.attempt)
 
 
 def recorded(ledger: Path) -> list[Entry]:

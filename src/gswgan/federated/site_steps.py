@@ -3,10 +3,13 @@
     STATE/<name of the client>/<digest of a plan>/steps.safetensors    after the last round: the answer, the momentum,
                                                                        and the axes of gradients, from the first round
 
+                              /<digest of a plan>/asked.json           the question of the round that was begun last
+
 The site draws its own coins, so they are secret from the server, and a step costs what a sampled sum costs
-(docs/proof.md, section 10). It refuses an earlier round, and the same round with other weights: no round is computed
-twice, except one in which the site died before its answer was kept. The same weights then give the same bytes, and
-anything else counts again, without the coins, within the cap.
+(docs/proof.md, section 10). It refuses an earlier round, and the same round with other weights, from the moment that
+the round has begun: a server that could ask a site again which died in it would see, by whether the cap allows one
+more answer, whether two sums of records are equal. A round in which the site died is computed again. The same sums then
+give the same bytes; others, as another machine may round them, count again, without the coins, within the cap.
 """
 
 from __future__ import annotations
@@ -178,6 +181,7 @@ class StepsAtSite:
         self._plan, self._turn, self._records, self._steps = plan, turn, records, steps_of(plan)[turn.number]
         self.name, self.is_last = f"step {self._steps.start}", self._steps.stop == plan.sums.releases
         self._first, self._kept = folder / "answer.bin", Checkpoint(folder / "steps.safetensors", plan.digest())
+        self._asked = folder / "asked.json"
 
     def kept(self) -> bytes | None:
         """The answer to this question, if it has been given; a FederationError where the round is not the next."""
@@ -185,17 +189,19 @@ class StepsAtSite:
         done = 0 if saved is None else saved[0]
         if not self._first.exists() or number > done:
             raise FederationError("round", number + 1, f"round {done + 1}, after the answer to the plan itself")
-        if number == done:
+        known = read_json(self._asked, "asked.json") if self._asked.exists() else {}
+        if number == done and known.get("round", -1) < number:
             return None
-        assert saved is not None
-        known = bytes(saved[1]["answer"]["question"].numpy()).decode()
-        if number < done - 1 or known != self._turn.digest():
+        if number < done - 1 or known.get("question") != self._turn.digest():
             raise FederationError("round", number + 1, f"round {done + 1}, the next, or the same question again")
-        return _raw(saved[1]["answer"]["weights"])
+        return None if number == done or saved is None else _raw(saved[1]["answer"]["weights"])
 
     def make(self, work: Work) -> bytes:
         """The weights after the steps. Each of them is in the ledger before its noise is drawn."""
         plan, device, saved = self._plan, pick_device("auto"), self._kept.load()
+        write_json(
+            self._asked, {"round": self._turn.number, "question": self._turn.digest()}
+        )  # before the first line in the ledger
         network = denoiser_of(plan, device)
         preconditioner = preconditioner_of(network, device)
         preconditioner.load_state(dict(self._turn.axes) if saved is None else saved[1]["axes"])
@@ -210,10 +216,8 @@ class StepsAtSite:
         if saved is not None:
             site.descent.load_state(saved[1]["descent"])
         found = site.answer(self._turn.weights.to(device), self._steps)
-        question = torch.from_numpy(np.frombuffer(self._turn.digest().encode(), np.uint8).copy())
-        answer = {"weights": found, "question": question}
         state = {"descent": site.descent.state(), "axes": preconditioner.state()}
-        self._kept.save(self._turn.number + 1, {"answer": answer, **state})
+        self._kept.save(self._turn.number + 1, {"answer": {"weights": found}, **state})
         return _raw(found)
 
     def _data(self, data: ImageData) -> ImageData:

@@ -189,10 +189,7 @@ def _spent_lines(plan: Plan, memory: Memory | None) -> list[str]:
     if memory is None:
         return []
     cap = memory.cap
-    events = (*memory.events, *memory.to_come, *memory.not_agreed(plan))
-    total = spent(events, neighbours=cap.neighbours, delta=cap.delta)
-    more = "all answers to this plan" if is_refined(plan) else "one more answer"
-    return [
-        f"this site: epsilon {memory.spent:.4g} spent so far, {total:.4g} with {more}, of {cap.epsilon:g} "
-        f"at delta {cap.delta:g}",
-    ]
+    more, what = memory.not_agreed(plan), "all answers to this plan" if is_refined(plan) else "one more answer"
+    sums_up = not memory.has_other_coins(more)
+    then = f"{memory.epsilon(*more):.4g} with {what}, " if sums_up else "which this plan cannot be added to, "
+    return [f"this site: epsilon {memory.spent:.4g} spent so far, {then}of {cap.epsilon:g} at delta {cap.delta:g}"]

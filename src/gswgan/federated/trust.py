@@ -38,6 +38,7 @@ from gswgan.plan.settings import check_delta, check_whole, default_delta
 from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
 from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, Repeated, Sampled, gaussian_of
+from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.ranges import MAX_STEPS
 from gswgan.run.publish import TOLERANCE
 
@@ -198,7 +199,7 @@ def in_relation(event: BaseEvent, neighbours: Neighbours) -> Gaussian:
 def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) -> float:
     """Epsilon of all these answers of one client: Gaussians add their mu^2, and the sum has a closed form.
 
-    The coins of sampled ones are the client's own (site_steps.py).
+    Sampled ones, whose coins are the client's own (site_steps.py), are those of one plan that was fixed beforehand.
     """
     events = tuple(events)
     if any(isinstance(event, Sampled) for event in events):
@@ -207,10 +208,25 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
     return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
 
 
-def _spent_with_coins(events: tuple[BaseEvent, ...], neighbours: Neighbours, delta: float) -> float:
-    """By privacy-loss distributions, all in one."""
+def spent_with_repeats(
+    planned: Iterable[BaseEvent], repeats: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float
+) -> float:
+    """Epsilon of a plan with coins and of answers that came twice: whether they did may depend on answers before."""
+    planned, repeats = tuple(planned), tuple(repeats)
+    if not repeats:
+        return spent(planned, neighbours=neighbours, delta=delta)
+    _check_accountant()
+    return epsilon_with_repeats(Counter(planned), Counter((*planned, *repeats)), delta, neighbours)
+
+
+def _check_accountant() -> None:
     if importlib.util.find_spec("dp_accounting") is None:
         raise PlanError("dp-accounting", None, "the package, to compute what sampled answers cost", NEEDED)
+
+
+def _spent_with_coins(events: tuple[BaseEvent, ...], neighbours: Neighbours, delta: float) -> float:
+    """By privacy-loss distributions, all in one."""
+    _check_accountant()
     moved = [event if isinstance(event, Sampled) else in_relation(event, neighbours) for event in events]
     total = Composed(events=tuple(Repeated(event=event, times=times) for event, times in Counter(moved).items()))
     return Accountant(neighbours).epsilon(total, delta)
