@@ -16,6 +16,7 @@ from gswgan.plan.defaults import (
     kernel_defaults,
     length_scale,
     memory,
+    seen_side,
     smoothing,
 )
 from gswgan.plan.facts import Facts
@@ -66,7 +67,7 @@ def test_the_recipe_scales_with_the_facts() -> None:
     assert mnist.critic.length_scales == (4.0, 2.0)
     assert mnist.critic.windows == (0.0, 4.0)
     assert kernel_defaults(facts(), 7.46, "cuda").critic.windows == (0.0,)  # too much noise for neighbourhoods
-    assert kernel_defaults(facts(size=56), 1.0, "cuda").critic.length_scales[0] > 7
+    assert kernel_defaults(facts(size=42), 1.0, "cuda").critic.length_scales[0] == 6
     assert kernel_defaults(facts(classes=62), 1.0, "cuda").training.batch_size == 1240
     assert kernel_defaults(facts(classes=1), 1.0, "cuda").training.batch_size == 200
     few, many = kernel_defaults(facts(records=600), 1.0, "cuda"), kernel_defaults(facts(records=600_000), 1.0, "cuda")
@@ -74,6 +75,18 @@ def test_the_recipe_scales_with_the_facts() -> None:
     for noise_std in (1.0, 7.46):  # what is released does not depend on the device
         here, there = (kernel_defaults(facts(), noise_std, device) for device in ("cpu", "cuda"))
         assert here.critic == there.critic
+
+
+def test_of_larger_images_averages_are_seen() -> None:
+    """So noise, memory and time do not grow with the pixels: 128x128 costs what 32x32 does."""
+    small = kernel_defaults(facts(size=32, channels=3), 1.0, "cuda").critic
+    for size, averaged in ((28, 1), (47, 1), (48, 2), (64, 2), (96, 3), (128, 4)):
+        critic = kernel_defaults(facts(size=size, channels=3), 1.0, "cuda").critic
+        assert critic.pooled == averaged
+        assert 24 <= seen_side(facts(size=size)) <= 47 or size < 32
+        if seen_side(facts(size=size)) == 32:
+            assert (critic.length_scales, critic.windows) == (small.length_scales, small.windows)
+    assert gradient_noise(facts(size=128), 1.0) == gradient_noise(facts(size=32), 1.0)
 
 
 def test_without_a_gpu_many_classes_do_not_make_a_step_long() -> None:

@@ -16,6 +16,7 @@ from gswgan.critics.dp_sgd import LANES
 from gswgan.critics.ensemble.network import KERNEL, CriticShape
 from gswgan.critics.kernel.convolutions import MADE, output_size
 from gswgan.critics.kernel.embedding import CHUNK_ELEMENTS, FIXED_ROWS
+from gswgan.critics.kernel.features import pooled_side
 from gswgan.critics.refined.records import NUMBERS_PER_CHUNK
 from gswgan.errors import FederationError
 from gswgan.federated.messages import pool_size
@@ -130,9 +131,10 @@ class _Convolutions:
     @classmethod
     def of(cls, plan: Plan) -> _Convolutions:
         """Counted without allocating anything."""
-        facts, widths = plan.facts, plan.critic.kernel_settings.convolutions
+        facts, settings = plan.facts, plan.critic.kernel_settings
+        widths = settings.convolutions
         inputs, side, weights, most, work = facts.channels, facts.image_size, 0.0, 0.0, 0.0
-        seen = float(facts.pixels + output_size(widths, side))
+        seen = float(facts.channels * pooled_side(side, settings.pooled) ** 2 + output_size(widths, side))
         for outputs in widths:
             weights += 9.0 * inputs * outputs
             most = max(most, float((inputs + 2 * outputs) * side**2))

@@ -107,7 +107,7 @@ def describe_kernel(settings: KernelSettings) -> str:
         of = f", half of {layers} convolutional layers trained on public images for {settings.encoder_steps:,} steps"
     elif layers:
         of = f", half of {layers} untrained convolutional layers"
-    return f"kernel, {settings.features:,} random features{of}, length scale {settings.scales}"
+    return f"kernel, {settings.features:,} random features{settings.averaged}{of}, length scale {settings.scales}"
 
 
 def check_encoder(settings: KernelSettings, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gswgan.critics.ensemble.learners import EnsembleSettings
-from gswgan.critics.kernel.features import KernelSettings
+from gswgan.critics.kernel.features import KernelSettings, pooled_side
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.plan.facts import Facts, PublicFacts
@@ -25,6 +25,20 @@ TINY = 12
 
 LARGEST_SIDE = 32
 """Grey images up to this side are near what the kernel critic's pixel features were measured on (8x8 and 28x28)."""
+
+
+def pooled(facts: Facts) -> int:
+    """Pixels along a side that are averaged before the kernel critic sees them: it sees 24 to 47 a side at the most.
+
+    Otherwise the noise in a fake's gradient, the memory and the time of a step would grow with the pixels, and what the
+    kernel critic teaches is coarse in any case.
+    """
+    return max(1, round(facts.image_size / LARGEST_SIDE))
+
+
+def seen_side(facts: Facts) -> int:
+    """The side of what it sees."""
+    return pooled_side(facts.image_size, pooled(facts))
 
 
 def beyond_pixels(facts: Facts) -> bool:
@@ -69,13 +83,13 @@ def sum_noise(facts: Facts, privacy: PrivacySettings) -> float:
 
 def gradient_noise(facts: Facts, noise_std: float) -> float:
     """Length of the noise in a fake's gradient, over the longest gradient without noise (docs/methods.md)."""
-    return math.sqrt(math.e * facts.pixels) * score_noise(facts, noise_std)
+    return math.sqrt(math.e * facts.channels) * seen_side(facts) * score_noise(facts, noise_std)
 
 
 def length_scale(facts: Facts, noise: float) -> float:
     """For images of this shape: a seventh of the side, 4 at 28x28; longer where there is noise to be averaged over."""
     longer = max(1.0, noise / (8 * QUIET)) ** 0.25
-    return round(facts.image_size / 7 * math.sqrt(facts.channels) * longer, 2)
+    return round(seen_side(facts) / 7 * math.sqrt(facts.channels) * longer, 2)
 
 
 def memory(features: int, score: float, fakes: float) -> float:
@@ -119,7 +133,7 @@ def kernel_defaults(
         optimizer = OptimizerSettings(learning_rate=3e-3, warm_up=50, decay=True)
         training = TrainingSettings(steps=3000, batch_size=batch)
     elif noise < 2 * QUIET:
-        window = round(facts.image_size / 7, 2)  # half of the features compare neighbourhoods
+        window = round(seen_side(facts) / 7, 2)  # half of the features compare neighbourhoods
         critic = KernelSettings(features=32768, length_scales=(scale, scale / 2), windows=(0.0, window))
         if fast:
             generator = GeneratorSettings(architecture="smooth-resnet", width=64)
@@ -142,6 +156,7 @@ def kernel_defaults(
     if noise > LOUD:
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
         training = replace(training, steps=training.steps // 2, memory=0.0)
+    critic = replace(critic, pooled=pooled(facts))
     critic = critic if public is None else with_encoder(critic, facts, device)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
 

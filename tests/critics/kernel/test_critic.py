@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,11 +75,11 @@ def targets_of(critic: KernelCritic) -> torch.Tensor:
     return critic.embedding.means()
 
 
-@pytest.mark.parametrize("convolutions", [(), (5, 7)])
+@pytest.mark.parametrize("sees", [{}, {"convolutions": (5, 7)}, {"pooled": 2}, {"convolutions": (5, 7), "pooled": 3}])
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 2, 2]])
-def test_the_gradient_is_that_of_the_distance(prepared, labels: list[int], convolutions: tuple[int, ...]) -> None:
+def test_the_gradient_is_that_of_the_distance(prepared, labels: list[int], sees: dict[str, Any]) -> None:
     """Written out, and unbiased: of the distance between different fakes; absent classes do no harm."""
-    critic = prepared(dataclasses.replace(SETTINGS, convolutions=convolutions))
+    critic = prepared(dataclasses.replace(SETTINGS, **sees))
     fake, labels = torch.rand(6, 1, 8, 8, requires_grad=True), torch.tensor(labels)
     (expected,) = torch.autograd.grad(distance(critic.features(fake), labels, targets_of(critic)), fake)
     assert torch.allclose(critic.upstream_gradient(fake.detach(), labels) / 6, expected, rtol=1e-3, atol=1e-6)

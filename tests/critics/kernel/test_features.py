@@ -71,6 +71,32 @@ def test_features_and_length_scale_do_not_depend_on_the_data() -> None:
     assert torch.allclose(embedding._pixels(x, CPU), torch.full((1, 1, 8, 8), 0.2))
 
 
+def test_averaged_pixels_are_seen_and_each_image_alone() -> None:
+    """The frequencies are those of an image of the smaller side; 13 pixels in fours: the last of them alone."""
+    settings = dataclasses.replace(SETTINGS, pooled=4)
+    features = RandomFeatures(settings, 3, 13, CPU)
+    assert torch.equal(features.frequencies, RandomFeatures(SETTINGS, 3, 4, CPU).frequencies)
+    images = torch.rand(40, 3, 13, 13)
+    seen = features.seen(images).unflatten(1, (3, 4, 4))
+    assert torch.allclose(seen[:, :, 1, 2], images[:, :, 4:8, 8:12].mean(dim=(2, 3)))
+    assert torch.allclose(seen[:, :, 3, 3], images[:, :, 12, 12])
+    rows = features(images)
+    assert torch.allclose(rows.norm(dim=1), torch.ones(40), atol=1e-6)
+    changed = images.clone()
+    changed[7] = 1 - changed[7]
+    others = torch.arange(40) != 7
+    assert torch.equal(features(changed)[others], rows[others])
+
+
+def test_beside_averaged_pixels_the_convolutions_are_as_far_apart_as_they() -> None:
+    settings = dataclasses.replace(COLOUR, pooled=2)
+    features = RandomFeatures(settings, 3, 28, CPU)
+    images = torch.from_numpy(noise_images(40, 3, 28, Streams.public(99))).float()
+    pixels, convolved = features.seen(images).split([3 * 14**2, 14 * 4**2], dim=1)
+    ratio = torch.cdist(convolved, convolved).mean() / torch.cdist(pixels, pixels).mean()
+    assert ratio == pytest.approx(1, abs=0.25)
+
+
 COLOUR = KernelSettings(features=64, length_scales=(3.0,), convolutions=(6, 8))
 
 

@@ -108,9 +108,9 @@ class KernelCritic(Critic):
     @products(tf32=True)
     def upstream_gradient(self, fake: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient of B x the squared distance to the embedding with respect to each fake."""
-        if self.features.network is None:
+        if self.features.sees_pixels:
             gradient = self._gradient(fake.flatten(1), labels).view_as(fake)
-        else:  # through the convolutions
+        else:  # through the averages or the convolutions
             with torch.enable_grad():
                 images = fake.detach().to(self.features.frequencies.dtype).requires_grad_()
                 seen = self.features.seen(images)

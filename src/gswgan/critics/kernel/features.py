@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gswgan.critics.kernel.convolutions import Convolutions, Weights, untrained_weights
 from gswgan.errors import PlanError
@@ -35,6 +35,13 @@ class KernelSettings:
     encoder_steps: Annotated[int, Range(0, MAX_STEPS)] = field(default=0, metadata=OMIT_DEFAULT)
     """Steps in which that network learns from public images, before the release; 0: it stays untrained."""
     encoder_batch: Annotated[int, Range(2, 2**16)] = field(default=512, metadata=OMIT_DEFAULT)
+    pooled: Annotated[int, Range(1, 16)] = field(default=1, metadata=OMIT_DEFAULT)
+    """Pixels along a side that are averaged before a frequency sees them; scales and windows are in averaged pixels."""
+
+    @property
+    def averaged(self) -> str:
+        """What is averaged, as text."""
+        return "" if self.pooled == 1 else f" of {self.pooled}x{self.pooled} pixels averaged"
 
     @property
     def scales(self) -> str:
@@ -61,9 +68,10 @@ class RandomFeatures:
         if (settings.encoder_steps > 0) != (encoder is not None):
             raise PlanError("encoder_steps", settings.encoder_steps, "an encoder exactly where it was trained")
         half, streams = settings.features // 2, Streams.public(settings.seed)
-        draws = streams.gaussian((channels * side**2, half), "features")
+        self.pooled, seen = settings.pooled, pooled_side(side, settings.pooled)
+        draws = streams.gaussian((channels * seen**2, half), "features")
         draws /= (scales := np.resize(np.asarray(settings.length_scales), half))
-        draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), side, streams), (channels, 1))
+        draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), seen, streams), (channels, 1))
         self.network: Convolutions | None = None
         if settings.convolutions:
             weights = untrained_weights(settings.convolutions, channels, side, streams) if encoder is None else encoder
@@ -75,15 +83,29 @@ class RandomFeatures:
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width, self.side = 2 * half, side
 
+    @property
+    def sees_pixels(self) -> bool:
+        """Whether the frequencies act on the pixels as they are, and on nothing else."""
+        return self.network is None and self.pooled == 1
+
     def seen(self, images: Tensor) -> Tensor:
-        """Return what the frequencies act on: the pixels [n, c h w], followed by what the network makes of them."""
-        pixels = images.flatten(1)
-        return pixels if self.network is None else torch.cat([pixels, self.network(images)], dim=1)
+        """Return what the frequencies act on: the pixels [n, c h w], followed by what the network makes of them.
+
+        The network's output is as far apart as all pixels are. Averaged ones are closer, about by their number a side.
+        """
+        averaged = images if self.pooled == 1 else nn.functional.avg_pool2d(images, self.pooled, ceil_mode=True)
+        pixels = averaged.flatten(1)
+        return pixels if self.network is None else torch.cat([pixels, self.network(images) / self.pooled], dim=1)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features [n, D] of images [n, c, h, w] in [0, 1]."""
         angles = self.seen(images.to(self.frequencies.dtype)) @ self.frequencies
         return torch.cat([angles.cos(), angles.sin()], dim=1) * math.sqrt(2 / self.width)
+
+
+def pooled_side(side: int, pooled: int) -> int:
+    """The side of an image whose pixels are averaged; at its edge fewer of them are."""
+    return -(-side // pooled)
 
 
 def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
