@@ -109,14 +109,16 @@ class GSWGAN:
         name: str | None = None,
         saved: str | Path | None = None,
         public: Any = None,
+        public_features: str = "",
         **reading: Any,
     ) -> PlannedRun:
         """What `fit` would do with this data. Nothing is released; `print` shows it, `fit` takes it.
 
         The arguments are those of `fit`. `name` is a public name of the data for card and report. `saved` is the file
         of a plan to run as it is. `public` are images that nobody needs to protect (a name, a path or an object in
-        memory), as you state by passing them: preset `refined` trains on them first. Their number and digest are
-        published.
+        memory), as you state by passing them: presets `kernel` and `refined` train on them first. Their number and
+        digest are published. `public_features` "vgg19": features by a network that others trained on public photographs
+        (docs/data.md).
         """
         reading |= {"classes": classes, "image_size": image_size}
         opened = open_input(images, labels, class_names=class_names, persons=persons, **reading)
@@ -124,7 +126,8 @@ class GSWGAN:
         options = ("epsilon", "delta", "method", "preset", "critics", "steps", "seed", "neighbours")
         planned = plan_training(
             opened,
-            {name: getattr(self, name) for name in (*options, "insecure_reproducible")} | {"device": kind},
+            {name: getattr(self, name) for name in (*options, "insecure_reproducible")}
+            | {"device": kind, "public_features": public_features},
             saved=None if saved is None else Path(saved),
             name=name,
             budget=None if self.budget is None else Path(self.budget),

@@ -23,7 +23,7 @@ def describe(plan: Plan) -> str:
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
-        *([] if plan.public is None else [f"with:      {public_text(plan)}"]),
+        *([f"with:      {text}"] if (text := public_text(plan)) else []),
         f"method:    {plan.method}, preset {plan.preset}: {find_method(plan.method).about}",
         f"critic:    {plan.describe()}",
     ]

@@ -19,6 +19,7 @@ from gswgan.api.progress import Watch
 from gswgan.api.wording import python_words
 from gswgan.critics.ensemble.distributed import Ranks
 from gswgan.critics.kernel.streaming import Workers
+from gswgan.critics.kernel.vgg import read_vgg
 from gswgan.data import ImageData, ImageStream
 from gswgan.data.partition import check_everybody, check_own_names
 from gswgan.data.public import PublicImages, read_public, refuse_same_images, refuse_same_source
@@ -91,6 +92,8 @@ class PlannedRun:
 
     def create(self, out: Path) -> RunFolder:
         """The run folder; where it cannot be made, the folders above it that were new go again as well."""
+        if self.plan.critic.network_statement():
+            read_vgg()  # before there is a folder: a missing file is said now
         new = [path for path in out.absolute().parents if not path.exists()]
         try:
             return RunFolder.create(out, self.plan, source=self.source, budget=self.budget, public=self.public)

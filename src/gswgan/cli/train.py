@@ -40,6 +40,10 @@ def train(
         "scaled, without labels. Presets kernel and refined train their features on them, refined its denoiser too. "
         "Their number and digest are published.",
         rich_help_panel=_DATA)] = None,
+    public_features: Annotated[str | None, typer.Option(metavar="NAME",
+        help="vgg19: half of the features see what a network makes of an image that others trained on public "
+        "photographs (its file: docs/data.md). Presets kernel and refined. It is published with the release.",
+        rich_help_panel=_DATA)] = None,
     name: Annotated[str | None, typer.Option(
         help="Public name of the data, for card and report. Default: that of a known data set, or the kind of source; "
         "files and folders are not named.", rich_help_panel=_DATA)] = None,

@@ -16,6 +16,7 @@ class TrainOptions:
     channels: int | None
     labels: bool
     public: str | None
+    public_features: str | None
     name: str | None
     pixel_range: str | None
     background: str | None

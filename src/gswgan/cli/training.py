@@ -94,6 +94,7 @@ def _check_options(options: TrainOptions) -> None:
         "--epsilon": options.epsilon, "--delta": options.delta, "--critics": options.critics,
         "--preset": options.preset, "--insecure-reproducible": options.insecure_reproducible or None,
         "--method": options.method, "--name": options.name, "--neighbours": options.neighbours,
+        "--public-features": options.public_features,
         "--steps": None if again else options.steps, "--seed": None if again else options.seed,
     }  # fmt: skip
     if continued:
@@ -123,7 +124,7 @@ def _asked(options: TrainOptions, device: str) -> dict[str, Any]:
         "method": options.method or "gswgan", "preset": options.preset, "epsilon": options.epsilon,
         "delta": options.delta, "critics": options.critics, "steps": options.steps, "seed": options.seed or 0,
         "device": device, "insecure_reproducible": options.insecure_reproducible,
-        "neighbours": options.neighbours or "replace-one",
+        "neighbours": options.neighbours or "replace-one", "public_features": options.public_features or "",
     }  # fmt: skip
 
 

@@ -133,8 +133,9 @@ class _Convolutions:
         """Counted without allocating anything."""
         facts, settings = plan.facts, plan.critic.kernel_settings
         widths = settings.convolutions
-        inputs, side, weights, most, work = facts.channels, facts.image_size, 0.0, 0.0, 0.0
-        seen = float(facts.channels * pooled_side(side, settings.pooled) ** 2 + output_size(widths, side))
+        inputs, side = facts.channels, pooled_side(facts.image_size, settings.pooled)
+        weights, most, work = 0.0, 0.0, 0.0
+        seen = float(facts.channels * side**2 + output_size(widths, side))
         for outputs in widths:
             weights += 9.0 * inputs * outputs
             most = max(most, float((inputs + 2 * outputs) * side**2))

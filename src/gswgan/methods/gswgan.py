@@ -54,9 +54,13 @@ class GSWGANMethod(Method):
             raise PlanError("critics", request.critics, expected, "Use --preset ensemble.")
         if table["critic"] == "kernel":
             privacy = kernel_privacy(request, noise)
+            if request.public is not None and request.public_features:
+                expected = "none with preset kernel beside public features: they would train nothing"
+                raise PlanError("public", request.public.name, expected, "Pass one of the two, or --preset refined.")
             kernel = kernel_defaults(
-                request.facts, sum_noise(request.facts, privacy), request.device, public=request.public
-            )
+                request.facts, sum_noise(request.facts, privacy), request.device, public=request.public,
+                public_features=request.public_features,
+            )  # fmt: skip
             return kernel_draft(self.name, request, privacy, kernel)
         if table["critic"] == "refined":
             return refined.draft(request, noise)

@@ -16,6 +16,7 @@ from gswgan.critics.kernel.embedding import RARE, PlannedEmbedding, count_weight
 from gswgan.critics.kernel.encoder import ENCODER, Training, encoder_of
 from gswgan.critics.kernel.features import KernelSettings, features_of
 from gswgan.critics.kernel.streaming import OnePass
+from gswgan.critics.kernel.vgg import STATEMENT
 from gswgan.errors import PlanError
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import Defaults, sum_noise
@@ -65,6 +66,10 @@ class PlannedKernel(KernelSettings, CriticSettings):
         """They train the encoder."""
         return FEATURES_TOO if self.encoder_steps else None
 
+    def network_statement(self) -> str:
+        """That of the features."""
+        return network_statement(self)
+
     def check(self, plan: Plan) -> None:
         """One release of everybody, enough of them to be told from its noise, features that exist."""
         privacy, facts = check_sums(plan), plan.facts
@@ -100,10 +105,17 @@ class PlannedKernel(KernelSettings, CriticSettings):
         return kernel_critic(self, plan, embedding, device, encoder)
 
 
+def network_statement(settings: KernelSettings) -> str:
+    """The statement about the network of the features that others trained; empty where there is none."""
+    return STATEMENT if settings.public_network else ""
+
+
 def describe_kernel(settings: KernelSettings) -> str:
     """The features on one line."""
     of, layers = "", len(settings.convolutions)
-    if settings.encoder_steps:
+    if settings.public_network:
+        of = ", half of VGG19 (8 convolutional layers that others trained)"
+    elif settings.encoder_steps:
         of = f", half of {layers} convolutional layers trained on public images for {settings.encoder_steps:,} steps"
     elif layers:
         of = f", half of {layers} untrained convolutional layers"
@@ -112,16 +124,19 @@ def describe_kernel(settings: KernelSettings) -> str:
 
 def check_encoder(settings: KernelSettings, plan: Plan) -> None:
     """A network of a size that exists, trained where there are public images to train it with."""
+    if settings.public_network and (settings.convolutions or settings.encoder_steps):
+        raise PlanError("public_network", settings.public_network, "no other network beside it")
     if len(settings.convolutions) > MAX_LAYERS:
         raise PlanError("convolutions", settings.convolutions, f"at most {MAX_LAYERS} layers")
     if settings.encoder_steps and (plan.public is None or not settings.convolutions):
         raise PlanError("encoder_steps", settings.encoder_steps, "some exactly where public images are stated")
-    if settings.encoder_steps and (plan.facts.silos is not None or plan.sums.observer == "server"):
-        raise PlanError("encoder_steps", settings.encoder_steps, "0: sites and clients get a plan and no encoder")
+    if settings.has_encoder and (plan.facts.silos is not None or plan.sums.observer == "server"):
+        found = (settings.public_network, settings.encoder_steps)
+        raise PlanError("encoder", found, "none: sites and clients get a plan and no encoder")
 
 
 def trained_encoder(settings: KernelSettings, plan: Plan, context: RunContext) -> bytes | None:
-    """The encoder of the run, which is trained first where the plan has one. No data is here, and no key.
+    """The encoder of the run, which is made first where the plan has one. No data is here, and no key.
 
     Once the embedding is released there is no other than the one that it was released with.
     """

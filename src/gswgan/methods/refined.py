@@ -30,6 +30,7 @@ from gswgan.methods.kernel import (
     check_sums,
     describe_kernel,
     kernel_critic,
+    network_statement,
     person_clip,
     trained_encoder,
 )
@@ -81,6 +82,10 @@ class PlannedRefined(RefinedSettings, CriticSettings):
     def public_use(self) -> str | None:
         """They train the denoiser, and the encoder where there is one."""
         return FEATURES_TOO if self.kernel.encoder_steps else ""
+
+    def network_statement(self) -> str:
+        """That of the kernel's features."""
+        return network_statement(self.kernel)
 
     @property
     def first_generator(self) -> GeneratorSettings:
@@ -252,7 +257,9 @@ def draft(request: PlanRequest, noise: float) -> Draft:
     facts, chosen = request.facts, sizes(request.facts, request.device)
     privacy, noise_std = _privacy(request, chosen, noise)
     in_sum = sum_noise(facts, dataclasses.replace(privacy, noise_std=noise_std))
-    kernel = kernel_defaults(facts, in_sum, request.device, public=request.public)
+    kernel = kernel_defaults(
+        facts, in_sum, request.device, public=request.public, public_features=request.public_features
+    )
     critic = PlannedRefined(
         kernel=dataclasses.replace(kernel.critic, seed=request.seed),
         noise_std=noise_std,

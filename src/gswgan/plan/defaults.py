@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gswgan.critics.ensemble.learners import EnsembleSettings
-from gswgan.critics.kernel.features import KernelSettings, pooled_side
+from gswgan.critics.kernel.features import KernelSettings, PublicNetwork, pooled_side
 from gswgan.generators import GeneratorSettings
 from gswgan.generators.generator import OptimizerSettings
 from gswgan.plan.facts import Facts, PublicFacts
@@ -107,8 +107,21 @@ def smoothing(facts: Facts, noise: float) -> float:
     return round(0.03 * facts.image_size * math.log10(max(1.0, noise / QUIET)), 2)
 
 
-def with_encoder(critic: KernelSettings, facts: Facts, device: str) -> KernelSettings:
-    """The same features, half of them behind an encoder that is trained on public images: as long as there is time."""
+COLOUR_LAYERS = (32, 64, 128)
+"""Of the untrained network that half of the features of colour images are behind (docs/methods.md)."""
+
+
+def with_network(
+    critic: KernelSettings, facts: Facts, device: str, public: PublicFacts | None, public_features: PublicNetwork
+) -> KernelSettings:
+    """The same features, half of them behind a network: the best there is of public images, else untrained in colour.
+
+    On public images it is trained for as long as there is time.
+    """
+    if public_features:
+        return replace(critic, public_network=public_features)
+    if public is None:
+        return replace(critic, convolutions=COLOUR_LAYERS) if facts.channels > 1 else critic
     if facts.image_size <= TINY:
         return replace(critic, convolutions=(32, 64), encoder_steps=400, encoder_batch=128)
     if device.startswith("cuda"):
@@ -117,11 +130,16 @@ def with_encoder(critic: KernelSettings, facts: Facts, device: str) -> KernelSet
 
 
 def kernel_defaults(
-    facts: Facts, noise_std: float, device: str, *, public: PublicFacts | None = None
+    facts: Facts,
+    noise_std: float,
+    device: str,
+    *,
+    public: PublicFacts | None = None,
+    public_features: PublicNetwork = "",
 ) -> Defaults[KernelSettings]:
     """The kernel critic: features and length scale by the shape and the noise; generator and steps by the device.
 
-    With `public` images half of the features are behind an encoder.
+    `public`: images that an encoder of the features is trained on. `public_features`: a network that others trained.
     """
     tiny, fast = facts.image_size <= TINY, device.startswith("cuda")
     noise = gradient_noise(facts, noise_std)
@@ -157,7 +175,7 @@ def kernel_defaults(
         optimizer = replace(optimizer, learning_rate=optimizer.learning_rate / 3)
         training = replace(training, steps=training.steps // 2, memory=0.0)
     critic = replace(critic, pooled=pooled(facts))
-    critic = critic if public is None else with_encoder(critic, facts, device)
+    critic = with_network(critic, facts, device, public, public_features)
     return Defaults(critic=critic, generator=generator, optimizer=optimizer, training=training)
 
 

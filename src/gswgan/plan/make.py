@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import Any
+from typing import Any, get_args
 
+from gswgan.critics.kernel.features import PublicNetwork
 from gswgan.data import ImageData, ImageStream
 from gswgan.errors import PlanError, short
 from gswgan.plan.enough import too_dark, too_few
@@ -53,6 +54,14 @@ def make_request(
             f"none: preset {preset} of {method.name} has no use for them",
             "Leave --public out, or use --preset kernel or --preset refined.",
         )  # fmt: skip
+    if (asked := options.get("public_features") or "") not in get_args(PublicNetwork):
+        raise PlanError("public_features", asked, "vgg19", "Leave --public-features out for none.")
+    if asked and (preset not in method.public_presets or facts.silos is not None):
+        raise PlanError(
+            "public_features", asked, f"none with preset {preset} of {method.name}, or where sites hold the records",
+            "Leave --public-features out, or use --preset kernel or --preset refined.",
+        )  # fmt: skip
+    options["public_features"] = asked
     delta = check_delta(default_delta(facts.persons or facts.records) if delta is None else delta)
     return PlanRequest(facts=facts, preset=preset, delta=delta, **options)
 

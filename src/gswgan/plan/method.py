@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from gswgan.critics.kernel.features import PublicNetwork
 from gswgan.errors import PrivacyError
 from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.plan import Draft
@@ -49,6 +50,7 @@ class PlanRequest:
     neighbours: Neighbours = "replace-one"
     federation: Federation | None = None
     public: PublicFacts | None = None
+    public_features: PublicNetwork = ""
 
 
 class Method(ABC):
@@ -71,7 +73,7 @@ class Method(ABC):
     """Those that can also be planned for one record zeroed instead of replaced."""
 
     public_presets: ClassVar[tuple[str, ...]] = ()
-    """Those that images which are stated to be public are of use to."""
+    """Those that images which are stated to be public, or features by a network that has seen some, are of use to."""
 
     has_guarantee: ClassVar[bool] = True
 

@@ -128,6 +128,10 @@ class CriticSettings(ABC):
         """What the statement about public images adds; None where they are of no use."""
         return None
 
+    def network_statement(self) -> str:
+        """The statement about a network that others trained on public images; empty where there is none."""
+        return ""
+
     @property
     def kernel_settings(self) -> KernelSettings:
         """The kernel on pixels; a PlanError where there is none."""

@@ -29,8 +29,9 @@ def several_records(unit: str) -> str:
 
 
 def public_text(plan: Plan) -> str:
-    """The statement about public images; empty where there are none."""
-    return "" if plan.public is None else f"{plan.public.text}{plan.critic.public_use()}"
+    """The statement about public images, the user's and those that a network has seen; empty where there are none."""
+    images = "" if plan.public is None else f"{plan.public.text}{plan.critic.public_use()}"
+    return "; ".join(part for part in (images, plan.critic.network_statement()) if part)
 
 
 def not_covered(plan: Plan, unit: str) -> list[str]:
@@ -40,7 +41,7 @@ def not_covered(plan: Plan, unit: str) -> list[str]:
         "Choices made by looking at the protected data: settings, seeds, which of several runs to publish.",
         "Other releases about the same data, by anybody: their costs add up.",
         *([several] if unit == "record" else []),
-        *([] if plan.public is None else [f"Public images: it was {public_text(plan)}."]),
+        *([f"Public images: {text}."] if (text := public_text(plan)) else []),
         *([INVENTED] if unit == "invented client" else []),
         f"What is public: that the data exists, its name, {plan.size}, the names of its classes, the image size, "
         "and how the images were read.",

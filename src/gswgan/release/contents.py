@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gswgan.critics.kernel.embedding import Embedding
+from gswgan.critics.kernel.vgg import is_vgg
 from gswgan.federated.silo_statement import answered_of
 from gswgan.generators import GeneratorSettings, build_network
 from gswgan.generators.sampling import PIXELS_AT, png_bytes
@@ -43,7 +44,10 @@ def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], 
         return
     made, encoder = None, expected_encoder(plan)
     if encoder is not None:
-        yield from _tensors(folder.encoder, encoder, "the weights of the plan's encoder")
+        weights = yield from _tensors(folder.encoder, encoder, "the weights of the plan's encoder")
+        if weights is not None and plan.critic.network_statement() and not is_vgg(weights):
+            what = "holds other weights than those that were published as VGG19"
+            yield Finding(where=folder.encoder.name, what=what, means=_OTHER)
     if expected is not None:
         found = yield from _tensors(folder.embedding, expected.shapes, "the sums, counts and noise of the plan")
         if found is None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gswgan.critics.kernel.convolutions import weight_shapes
 from gswgan.critics.kernel.embedding import Embedding, count_weight
+from gswgan.critics.kernel.encoder import encoder_shapes
 from gswgan.federated.silo_statement import noise_of_sum
 from gswgan.plan.plan import Plan
 from gswgan.privacy.mechanism import GRID_BITS
@@ -54,11 +54,11 @@ class ExpectedEmbedding:
 
 def expected_encoder(plan: Plan) -> Shapes | None:
     """The tensors of the encoder that the plan's features were made with; None where they have none."""
-    if plan.public is None:
+    if plan.public is None and not plan.critic.network_statement():
         return None
     kernel = plan.critic.kernel_settings
-    shapes = weight_shapes(kernel.convolutions, plan.facts.channels)
-    return {name: (shape, torch.float32) for name, shape in shapes.items()} if kernel.encoder_steps else None
+    shapes = encoder_shapes(kernel, plan.facts.channels) if kernel.has_encoder else {}
+    return {name: (shape, torch.float32) for name, shape in shapes.items()} or None
 
 
 def expected_embedding(plan: Plan, answers: int | None = None) -> ExpectedEmbedding | None:

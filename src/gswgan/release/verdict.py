@@ -21,6 +21,11 @@ UNSEEN = (
 )
 """What no verifier can see."""
 
+NETWORK_UNSEEN = (
+    "on which photographs VGG19 was trained, and that no protected record is among them. Its weights are compared "
+    "with the published ones."
+)
+
 PUBLIC_UNSEEN = (
     "whether the public images are public, and not a part of the protected data: whoever planned it says so."
 )
@@ -78,7 +83,7 @@ class Verdict:
             "What no verifier can see",
             *(f"  - {line}" for line in UNSEEN),
             *([] if self.plan.public is None else [f"  - {PUBLIC_UNSEEN}"]),
-            *([f"  - {ENCODER_UNSEEN}"] if "encoder" in self.statement.get("public_images", {}) else []),
+            *([f"  - {unseen}"] if (unseen := _encoder_unseen(self.plan, self.statement)) else []),
             "",
             *([f"page:      report.html, {self.page}"] if self.page else []),
             *([f"samples:   {self.samples}"] if self.samples else []),
@@ -86,3 +91,10 @@ class Verdict:
             f"ledger:    {self.head} (head)",
             f"digest:    {self.digest} ({compared[expected]})",
         ])  # fmt: skip
+
+
+def _encoder_unseen(plan: Plan, statement: Mapping[str, Any]) -> str:
+    """What cannot be seen of the network of the features; empty where there is none, or an untrained one."""
+    if plan.critic.network_statement():
+        return NETWORK_UNSEEN
+    return ENCODER_UNSEEN if "encoder" in statement.get("public_images", {}) else ""

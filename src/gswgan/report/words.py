@@ -182,8 +182,8 @@ def making(release: Release) -> list[tuple[str, str]]:
          f"{figure(plan.optimizer.learning_rate)}"),
         ("Seed", f"{plan.seed} (of initial weights and latent codes; never of the noise)"),
     ]  # fmt: skip
-    if plan.public is not None:
-        rows.insert(1, ("Public images", wording.public_text(plan)))
+    if text := wording.public_text(plan):
+        rows.insert(1, ("Public images", text))
     if plan.insecure_reproducible:
         rows[-1] = ("Seed", f"{plan.seed}, and the noise follows from it")
     if plan.source is not None:

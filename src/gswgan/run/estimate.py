@@ -14,6 +14,7 @@ from gswgan.critics.kernel.critic import KernelCritic
 from gswgan.critics.kernel.embedding import Embedding, record_blocks
 from gswgan.data import make_image_data
 from gswgan.plan.plan import Plan
+from gswgan.plan.wording import public_text
 from gswgan.run.loop import make_generator, train
 
 RECORDS, STEPS, FIRST_STEPS = 256, 12, 4
@@ -43,7 +44,7 @@ class Estimate:
 
 def estimate(plan: Plan, device: torch.device) -> Estimate | None:
     """Time the plan's release and steps; None for critics whose steps need data, or an encoder to be trained first."""
-    if not plan.critic.can_stream or plan.source is not None or plan.public is not None:
+    if not plan.critic.can_stream or plan.source is not None or public_text(plan):
         return None
     rng = np.random.default_rng(0)
     facts, features = plan.facts, plan.critic.kernel_settings.features

@@ -108,9 +108,10 @@ def encoder_digest(folder: RunFolder) -> str | None:
 def privacy_statement(plan: Plan, cost: PrivacyCost | None, encoder: str | None = None) -> dict[str, Any]:
     """The content of privacy.json. Without a cost there is no epsilon: the statement is void.
 
-    `encoder`: the digest of what the features were made with and public images trained.
+    `encoder`: the digest of the network of the features, which public images trained.
     """
-    public = {} if plan.public is None else {**to_plain(plan.public), "statement": public_text(plan)}
+    public = {} if plan.public is None else to_plain(plan.public)
+    public |= {"statement": text} if (text := public_text(plan)) else {}
     public |= {} if encoder is None else {"encoder": encoder}
     stated = dict.fromkeys(_COST) if cost is None else cost.to_json()
     return {
@@ -168,8 +169,8 @@ def card(plan: Plan, statement: Mapping[str, Any], kept: list[int]) -> str:
             *(f"- assumed: {one}" for one in statement.get("assumed", [])),
             *(f"- {plain_text(one)}" for one in statement.get("sites", {}).get("text", [])),
         ]
-    if plan.public is not None:
-        lines.append(f"- {plain_text(public_text(plan))}")
+    if text := public_text(plan):
+        lines.append(f"- {plain_text(text)}")
     if (claim := statement.get("claimed")) is not None:
         lines.append(f"- *claimed* elsewhere for the same run, and not a guarantee: epsilon {claim['epsilon']:.4g}")
     lines += [

@@ -2,13 +2,14 @@
 
 In pixels the colours of an image drown its shapes, because a difference of colour is one in every pixel. Convolutions
 of differences answer to edges of every direction and colour, and pooling forgives small shifts. Untrained weights
-follow from a seed; `encoder.py` trains them on public images. Each image is mapped alone, and there is nothing in it
-that could fail: every image has a finite output of the same norm.
+follow from a seed; `encoder.py` trains them on public images; `vgg.py` has those of a network that others trained. Each
+image is mapped alone, and there is nothing in it that could fail: every image has a finite output of the same norm.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
@@ -33,18 +34,36 @@ Weights = Mapping[str, Tensor]
 """A `weight` and a `bias` for each layer, and the `scale` of the output."""
 
 
-class Convolutions:
-    """Layers of 3x3 convolutions, each centred and scaled by image, smoothly rectified and pooled to half the side.
+class Network(ABC):
+    """A network as features: all its layers, pooled, each of length 1, times a scale.
 
-    The output has all layers, each of length 1, so that the last one does not outweigh the first, times a scale: images
-    are as far apart in it as in pixels. Then the length scales of pixels fit it, whatever the weights and the layers.
+    So the last layer does not outweigh the first, and images are as far apart in the output as in pixels: the length
+    scales of pixels fit it, whatever the weights and the layers.
     """
+
+    size: int
+    """How many numbers it makes of an image."""
+
+    scale: Tensor
+
+    @abstractmethod
+    def layers(self, images: Tensor) -> list[Tensor]:
+        """Return the layers [n, filters, h, w] that are seen of images [n, c, h, w] in [0, 1]."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return [n, size] of images [n, c, h, w] in [0, 1]."""
+        pooled = [nn.functional.adaptive_avg_pool2d(layer, min(GRID, layer.shape[-1])) for layer in self.layers(images)]
+        return self.scale * torch.cat([nn.functional.normalize(layer.flatten(1), dim=1) for layer in pooled], dim=1)
+
+
+class Convolutions(Network):
+    """Layers of 3x3 convolutions, each centred and scaled by image, smoothly rectified and pooled to half the side."""
 
     def __init__(self, weights: Weights, channels: int, side: int, device: torch.device) -> None:
         tensors = {name: value.to(device) for name, value in weights.items()}
         count = (len(tensors) - 1) // 2
         self._layers = [(tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]) for layer in range(count)]
-        self._scale = tensors["scale"]
+        self.scale = tensors["scale"]
         self.size = output_size(tuple(len(bias) for _, bias in self._layers), side)
 
     def layers(self, images: Tensor) -> list[Tensor]:
@@ -58,11 +77,6 @@ class Convolutions:
             seen = nn.functional.avg_pool2d(nn.functional.silu(seen), 2, ceil_mode=True)
             found.append(seen)
         return found
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return [n, size] of images [n, c, h, w] in [0, 1]."""
-        pooled = [nn.functional.adaptive_avg_pool2d(layer, min(GRID, layer.shape[-1])) for layer in self.layers(images)]
-        return self._scale * torch.cat([nn.functional.normalize(layer.flatten(1), dim=1) for layer in pooled], dim=1)
 
 
 def output_size(widths: tuple[int, ...], side: int) -> int:
@@ -92,14 +106,24 @@ def untrained_weights(widths: tuple[int, ...], channels: int, side: int, streams
             weights[name] = (weight / math.sqrt(math.prod(shape[1:]) / 2)).float()
         else:
             weights[name] = torch.zeros(shape)
-    return scaled(weights, torch.from_numpy(noise_images(MADE, channels, side, streams)).float())
+    return scaled(weights, made_images(channels, side, streams))
 
 
 def scaled(weights: Weights, images: Tensor) -> dict[str, Tensor]:
     """The weights with the scale at which these images are as far apart behind the network as in pixels."""
     network = Convolutions({**weights, "scale": torch.ones(())}, images.shape[1], images.shape[-1], images.device)
+    return {**weights, "scale": scale_for(network, images)}
+
+
+def scale_for(network: Network, images: Tensor) -> Tensor:
+    """The factor at which these images are as far apart behind the network as in pixels."""
     apart = torch.tensor(_apart(images.flatten(1)), dtype=torch.float64)  # equal images have no scale: not a number
-    return {**weights, "scale": (apart / _apart(network(images))).float()}
+    return (apart / _apart(network(images))).float()
+
+
+def made_images(channels: int, side: int, streams: Streams) -> Tensor:
+    """Some images that are made of noise, as float32."""
+    return torch.from_numpy(noise_images(MADE, channels, side, streams)).float()
 
 
 def noise_images(number: int, channels: int, side: int, streams: Streams) -> np.ndarray:

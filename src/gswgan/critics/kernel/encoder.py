@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from gswgan.critics.kernel.convolutions import Convolutions, scaled, untrained_weights, weight_shapes
-from gswgan.critics.kernel.features import KernelSettings, products
+from gswgan.critics.kernel.features import KernelSettings, average, pooled_side, products
+from gswgan.critics.kernel.vgg import is_vgg, read_vgg, vgg_shapes
 from gswgan.critics.resumable import Stopped, Store, TimeLeft
 from gswgan.errors import RunError
 from gswgan.generators.cuda_graphs import Captured
@@ -53,6 +54,9 @@ GREY = 0.15
 DRAWS = 14
 """Uniform numbers that a view follows from."""
 
+AT_ONCE = 1024
+"""Images that are averaged together."""
+
 SCALED_WITH = 1024
 """Public images that the output is scaled with."""
 
@@ -79,32 +83,39 @@ class Shape(Protocol):
 
 
 def encoder_of(settings: KernelSettings, facts: Shape, path: Path, training: Training | None) -> bytes | None:
-    """The file of the encoder, trained and written durably where there is none yet; None for untrained convolutions.
+    """The file of the encoder, made and written durably where there is none yet; None for untrained convolutions.
 
-    It is there before the first release, so that whoever resumes has the same features.
+    It is trained, or it is a network that others trained. It is there before the first release, so that whoever resumes
+    has the same features.
     """
-    if not settings.encoder_steps:
+    if not settings.has_encoder:
         return None
     if not path.exists():
         if training is None:
             expected = "the encoder that the embedding was released with"
             raise RunError("encoder", str(path), expected, "Restore the file, or start a new run.")
-        weights = EncoderTraining(settings, facts, training).run()
+        weights = read_vgg() if settings.public_network else EncoderTraining(settings, facts, training).run()
         write_durably(path, safetensors.torch.save(weights, {"format_version": "1"}))
         training.store.remove()
     return read_encoder(path, settings, facts.channels)
 
 
+def encoder_shapes(settings: KernelSettings, channels: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each of its weights, all of them float32."""
+    return vgg_shapes() if settings.public_network else weight_shapes(settings.convolutions, channels)
+
+
 def read_encoder(path: Path, settings: KernelSettings, channels: int) -> bytes:
     """Read the file, and see that it holds weights of this network."""
-    shapes = weight_shapes(settings.convolutions, channels)
+    shapes = encoder_shapes(settings, channels)
     most = sum(4 * math.prod(shape) + 2**12 for shape in shapes.values())
     try:
         content = read_file(path, most)
-        found = {name: tuple(value.shape) for name, value in safetensors.torch.load(content).items()}
+        weights = safetensors.torch.load(content)
     except (OSError, ValueError, safetensors.SafetensorError) as wrong:
         raise RunError("encoder", str(path), "the encoder of the run", "Restore the file.") from wrong
-    if found != shapes:
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    if found != shapes or (settings.public_network and not is_vgg(weights)):
         raise RunError("encoder", str(path), "the encoder of the plan", "Restore the file.")
     return content
 
@@ -114,7 +125,7 @@ class EncoderTraining:
 
     def __init__(self, settings: KernelSettings, facts: Shape, training: Training) -> None:
         self._settings, self._training, device = settings, training, training.device
-        self._channels, self._side = facts.channels, facts.image_size
+        self._channels, self._side = facts.channels, pooled_side(facts.image_size, settings.pooled)
         streams = training.streams
         first = untrained_weights(settings.convolutions, self._channels, self._side, streams)
         self._scale, wide = {"scale": first.pop("scale").to(device)}, settings.convolutions[-1]
@@ -136,7 +147,7 @@ class EncoderTraining:
         done, saved = training.store.load() or (0, {})
         if saved:
             self._load(saved["encoder"])
-        self._images = torch.from_numpy(training.images()).to(training.device)
+        self._images = self._averaged(training.images()).to(training.device)
         left = TimeLeft(steps, done, training.note, "training the encoder on public images")
         step_on_device = Captured(self._descend)
         with products(tf32=True):
@@ -155,6 +166,11 @@ class EncoderTraining:
             expected = "a training that stays finite"
             raise RunError("encoder", "weights that are not numbers", expected, "Plan anew with other --public images.")
         return found
+
+    def _averaged(self, images: np.ndarray) -> Tensor:
+        """What the network sees of the images [n, c, h, w], as uint8."""
+        parts = torch.from_numpy(images).split(AT_ONCE)
+        return torch.cat([average(part.float(), self._settings.pooled).round().to(torch.uint8) for part in parts])
 
     def _drawn(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which images a step has, what its views follow from, and the learning rate."""

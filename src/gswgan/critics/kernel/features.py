@@ -6,17 +6,21 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from gswgan.critics.kernel.convolutions import Convolutions, Weights, untrained_weights
+from gswgan.critics.kernel.convolutions import Convolutions, Network, Weights, untrained_weights
+from gswgan.critics.kernel.vgg import Vgg19
 from gswgan.errors import PlanError
 from gswgan.privacy import Streams
 from gswgan.ranges import MAX_STEPS, OMIT_DEFAULT, Features, Range, Seed
+
+PublicNetwork = Literal["", "vgg19"]
+"""A network that others trained on public images; the empty one is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +39,15 @@ class KernelSettings:
     encoder_steps: Annotated[int, Range(0, MAX_STEPS)] = field(default=0, metadata=OMIT_DEFAULT)
     """Steps in which that network learns from public images, before the release; 0: it stays untrained."""
     encoder_batch: Annotated[int, Range(2, 2**16)] = field(default=512, metadata=OMIT_DEFAULT)
+    public_network: PublicNetwork = field(default="", metadata=OMIT_DEFAULT)
+    """The network that others trained on public images, in place of convolutions."""
     pooled: Annotated[int, Range(1, 16)] = field(default=1, metadata=OMIT_DEFAULT)
-    """Pixels along a side that are averaged before a frequency sees them; scales and windows are in averaged pixels."""
+    """Pixels along a side that are averaged before anything sees them; scales and windows are in averaged pixels."""
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the network has weights of its own, which are published with the embedding."""
+        return self.encoder_steps > 0 or self.public_network != ""
 
     @property
     def averaged(self) -> str:
@@ -64,18 +75,21 @@ class RandomFeatures:
     def __init__(
         self, settings: KernelSettings, channels: int, side: int, device: torch.device, encoder: Weights | None = None
     ) -> None:
-        """`encoder`: the weights of the convolutions, where they were trained; without it they are untrained."""
-        if (settings.encoder_steps > 0) != (encoder is not None):
+        """`encoder`: the weights of the network, where it was trained; without it they are untrained."""
+        if settings.has_encoder != (encoder is not None):
             raise PlanError("encoder_steps", settings.encoder_steps, "an encoder exactly where it was trained")
         half, streams = settings.features // 2, Streams.public(settings.seed)
         self.pooled, seen = settings.pooled, pooled_side(side, settings.pooled)
         draws = streams.gaussian((channels * seen**2, half), "features")
         draws /= (scales := np.resize(np.asarray(settings.length_scales), half))
         draws *= np.tile(_windows(np.resize(np.asarray(settings.windows), half), seen, streams), (channels, 1))
-        self.network: Convolutions | None = None
-        if settings.convolutions:
-            weights = untrained_weights(settings.convolutions, channels, side, streams) if encoder is None else encoder
-            self.network = Convolutions(weights, channels, side, device)
+        self.network: Network | None = None
+        if settings.public_network and encoder is not None:
+            self.network = Vgg19(encoder, channels, seen, device)
+        elif settings.convolutions:
+            weights = untrained_weights(settings.convolutions, channels, seen, streams) if encoder is None else encoder
+            self.network = Convolutions(weights, channels, seen, device)
+        if self.network is not None:
             convolved = streams.gaussian((self.network.size, half), "convolved features") / scales
             behind = np.arange(half) // len(settings.length_scales) % 2 == 1  # all length scales on both sides
             draws[:, behind] = convolved[:, ~behind] = 0.0
@@ -89,13 +103,10 @@ class RandomFeatures:
         return self.network is None and self.pooled == 1
 
     def seen(self, images: Tensor) -> Tensor:
-        """Return what the frequencies act on: the pixels [n, c h w], followed by what the network makes of them.
-
-        The network's output is as far apart as all pixels are. Averaged ones are closer, about by their number a side.
-        """
-        averaged = images if self.pooled == 1 else nn.functional.avg_pool2d(images, self.pooled, ceil_mode=True)
+        """Return what the frequencies act on: the pixels [n, c h w], followed by what the network makes of them."""
+        averaged = average(images, self.pooled)
         pixels = averaged.flatten(1)
-        return pixels if self.network is None else torch.cat([pixels, self.network(images) / self.pooled], dim=1)
+        return pixels if self.network is None else torch.cat([pixels, self.network(averaged)], dim=1)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the features [n, D] of images [n, c, h, w] in [0, 1]."""
@@ -106,6 +117,11 @@ class RandomFeatures:
 def pooled_side(side: int, pooled: int) -> int:
     """The side of an image whose pixels are averaged; at its edge fewer of them are."""
     return -(-side // pooled)
+
+
+def average(images: Tensor, pooled: int) -> Tensor:
+    """Images [n, c, h, w] of averages of pooled x pooled pixels."""
+    return images if pooled == 1 else nn.functional.avg_pool2d(images, pooled, ceil_mode=True)
 
 
 def _windows(radii: np.ndarray, side: int, streams: Streams) -> np.ndarray:
