@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from critic_rounds import asked, critic_clients, critic_plan
 from PIL import Image
 from rounds import make_clients, people, read_log, small_plan, why_refused
@@ -16,9 +17,9 @@ from silo_rounds import clients_of, parts_of, plan_for
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
+from gswgan.critics.kernel import embedding
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
-from gswgan.federated import client_answers
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
 from gswgan.federated.messages import question, unpack
@@ -27,7 +28,6 @@ from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.plan.facts import Site
 from gswgan.plan.plan import Plan
-from gswgan.privacy.mechanism import ClippedSum
 
 SITE = "site-00000"
 
@@ -72,20 +72,32 @@ def test_a_server_cannot_probe_which_classes_a_site_has(tmp_path: Path, protect:
             )
 
 
-def test_a_site_does_as_much_work_whatever_names_a_server_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("protect", ["record", "person", "client"])
+def test_a_site_does_as_much_work_whatever_names_a_server_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protect: str
+):
     """Otherwise the time to an answer tells how many records it has of the classes that are named."""
-    parts, seen = parts_of("record"), []
+    seen, real = [], embedding._pixels
 
-    def summed(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
-        seen.append(data.n)
-        return site_sum(plan, data, weight)
+    def pixels(images: np.ndarray, device: torch.device) -> torch.Tensor:
+        seen.append(len(images))
+        return real(images, device)
 
-    monkeypatch.setattr(client_answers, "site_sum", summed)
-    for number, missing in enumerate(("", "3", "123456789")):
-        plan = lacking(plan_for(parts, "record"), *missing)
-        (client,) = clients_of(tmp_path / str(number), {SITE: parts[SITE]}, plan, "record").values()
+    monkeypatch.setattr(embedding, "_pixels", pixels)
+    work = []
+    for number, missing in enumerate(("", "12", "0")):
+        if protect == "client":
+            data, name = people(), "person 00"
+            plan = lacking(small_plan(data), *missing)
+            client = make_clients(tmp_path / str(number), data, plan)[name]
+        else:
+            parts = parts_of(protect)
+            plan = lacking(plan_for(parts, protect), *missing)
+            (client,) = clients_of(tmp_path / str(number), {SITE: parts[SITE]}, plan, protect).values()
+        seen.clear()
         assert "sums" in client.reply(question(plan))
-    assert seen == [parts[SITE].n] * 3
+        work.append(list(seen))
+    assert work[0] == work[1] == work[2]
 
 
 @pytest.mark.parametrize("rounds", [False, True])
