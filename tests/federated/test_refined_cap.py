@@ -14,6 +14,7 @@ from gswgan.critics.refined.sites import SiteSteps
 from gswgan.errors import FederationError, PlanError
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Memory, home_of
+from gswgan.federated.own_ledger import OwnLedger
 from gswgan.federated.silo_statement import group_lines
 from gswgan.federated.site_steps import read_turn
 from gswgan.federated.trust import check_cost, planned_events, spent
@@ -21,6 +22,7 @@ from gswgan.plan.facts import Silos, Site
 from gswgan.privacy.events import tally
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
+from gswgan.run.folder import RunFolder
 
 
 def dies(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +76,8 @@ def test_sums_that_another_machine_rounds_otherwise_count_again_within_the_cap(
     once = spent(planned_events(plan), neighbours="replace-one", delta=1e-5)
     assert memory.epsilon() == pytest.approx(levels)
     assert levels > 1.05 * once
+    own = OwnLedger(tmp_path / "north/state", RunFolder(tmp_path / "RUN").ledger, plan)
+    assert own.epsilon == pytest.approx(memory.spent)
 
 
 def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:

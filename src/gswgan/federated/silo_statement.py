@@ -53,7 +53,7 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
     epsilon = spent(releases, neighbours="replace-one", delta=plan.cost.delta * share)
     cost = plan.cost
     if epsilon > cost.epsilon:
-        cost = dataclasses.replace(cost, epsilon=epsilon, accountant=EXACT)
+        cost = dataclasses.replace(cost, epsilon=epsilon, accountant=cost.accountant if is_refined(plan) else EXACT)
     to = dict.fromkeys([promise(trust, protect_of(plan))[0], "public"])
     clear = "it is trusted: it receives every site's exact sums, and adds the noise that protects them from the others"
     noise, own = noise_of_sum(plan, len(answered)), first_sums(plan).noise_std

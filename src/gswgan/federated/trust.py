@@ -213,10 +213,13 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
 def spent_with_repeats(
     planned: Iterable[BaseEvent], repeats: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float
 ) -> float:
-    """Epsilon of a plan with coins and of answers that came twice: whether they did may depend on answers before."""
+    """Epsilon of answers and of those that came twice: whether they did may depend on answers before.
+
+    That adds up as it is for Gaussians alone; a plan with coins has levels for it (docs/proof.md, section 8).
+    """
     planned, repeats = tuple(planned), tuple(repeats)
-    if not repeats:
-        return spent(planned, neighbours=neighbours, delta=delta)
+    if not repeats or not any(isinstance(event, Sampled) for event in planned):
+        return spent((*planned, *repeats), neighbours=neighbours, delta=delta)
     covered, share = with_repeats(Counter(planned), Counter((*planned, *repeats)))
     return spent_with_coins(covered, neighbours=neighbours, delta=delta * share)
 
