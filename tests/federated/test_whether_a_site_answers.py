@@ -22,12 +22,13 @@ from gswgan.data import ImageData
 from gswgan.errors import FederationError
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
-from gswgan.federated.messages import question, unpack
+from gswgan.federated.messages import question, read_batch, unpack
 from gswgan.federated.silos import of_unit, silo_facts, site_sum
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.plan.facts import Site
 from gswgan.plan.plan import Plan
+from gswgan.run.checkpoint import Checkpoint
 
 SITE = "site-00000"
 
@@ -112,6 +113,24 @@ def test_a_client_of_many_answers_plans_with_other_classes_too(tmp_path: Path, r
         client = make_clients(tmp_path, data, plan)[data.person_ids[0]]
         assert any(client.reply(question(plan))["sums"])  # type: ignore[arg-type]
     assert [row["what"] for row in read_log(client.home)] == ["records of other classes, which add nothing"]
+
+
+def test_a_client_that_died_in_a_round_is_asked_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a server would see by a refusal whether the sums of two questions are equal: without noise."""
+    plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
+    client = critic_clients(tmp_path, plan)["person 03"]
+    with monkeypatch.context() as dying:
+        dying.setattr(Checkpoint, "save", lambda *_: 1 / 0)  # its answer is recorded, and not kept
+        assert "block" not in client.reply(asked(plan, 1))
+    before = Memory.read(client.home).events
+    assert len(before) == 1
+    batch = read_batch(plan, asked(plan, 1))
+    other = dataclasses.replace(batch, images=batch.images + 0.01)
+    assert "answered for" in why_refused(client, client.reply(question(plan, other)))
+    assert "the last one answered" in why_refused(client, client.reply(asked(plan, 0)))
+    assert "block" in client.reply(asked(plan, 1))
+    assert Memory.read(client.home).events == before
+    assert "block" in client.reply(asked(plan, 2))
 
 
 def npz_site(root: Path, images: np.ndarray, labels: np.ndarray, **more: Any) -> dict[str, Any]:
