@@ -136,7 +136,7 @@ def make_site(folder: Path, data: ImageData, mine: np.ndarray, trust: str) -> No
             Image.fromarray(image[..., 0] if data.channels == 1 else image).save(place / f"{number:06}.png")
     (folder / "site.toml").write_text(
         f'client = "{folder.name}"\ndata = "{folder / ("images.npz" if numbered else "images")}"\n'
-        f'state = "{folder / "state"}"\nprotect = "record"\ntrust = "{trust}"\nepsilon = {EPSILON}\n'
+        f'state = "{(folder / "state").absolute()}"\nprotect = "record"\ntrust = "{trust}"\nepsilon = {EPSILON}\n'
         f"delta = {DELTA}\n" + (f"classes = {data.classes}\n" if numbered else "")
     )
 

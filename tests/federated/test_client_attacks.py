@@ -134,6 +134,8 @@ def test_a_site_hears_of_bad_records_when_it_starts(tmp_path: Path):
         check_site({name: 1 for name in ("client", "data", "state", "trust", "epsilon")})
     with pytest.raises(FederationError, match="epsilonn"):
         check_site({**config(tmp_path, no_file(tmp_path), "trusted-aggregator"), "epsilonn": 1})
+    with pytest.raises(FederationError, match="an absolute path"):  # the cap would begin anew in another folder
+        check_site({**config(tmp_path, no_file(tmp_path), "trusted-aggregator"), "state": "state"})
     for bad in (bad_labels, bad_pixels, no_images, no_file):
         with pytest.raises(ValueError, match=r"labels|images|data|npz"):
             client_of(config(tmp_path, bad(tmp_path), "trusted-aggregator", classes=3), look=True)

@@ -214,6 +214,7 @@ def test_a_round_that_is_taken_again_with_other_answers_counts_again_in_all_of_t
     statement = json.loads(folder.privacy.read_text())
     assert statement["epsilon"] > 1.1 * plan.cost.epsilon
     assert {one["epsilon"] for one in statement["guarantees"]} == {statement["epsilon"]}
+    assert {one["accountant"] for one in statement["guarantees"]} == {statement["accountant"]}
     call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
     assert ask("verify", tmp_path / "bundle")["verified"]
 

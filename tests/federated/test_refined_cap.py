@@ -11,14 +11,18 @@ from test_silos_by_files import NAMES, ask, call, make_sites, site
 
 from gswgan.critics.refined.gradients import Gradients
 from gswgan.critics.refined.sites import SiteSteps
-from gswgan.errors import FederationError
+from gswgan.errors import FederationError, PlanError
 from gswgan.federated.limits import Limits
 from gswgan.federated.memory import Memory, home_of
+from gswgan.federated.own_ledger import OwnLedger
+from gswgan.federated.silo_statement import group_lines
 from gswgan.federated.site_steps import read_turn
-from gswgan.federated.trust import planned_events, spent
+from gswgan.federated.trust import check_cost, planned_events, spent
+from gswgan.plan.facts import Silos, Site
 from gswgan.privacy.events import tally
 from gswgan.privacy.filter import epsilon_with_repeats
 from gswgan.privacy.ledger import compose, read_ledger
+from gswgan.run.folder import RunFolder
 
 
 def dies(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,8 @@ def test_sums_that_another_machine_rounds_otherwise_count_again_within_the_cap(
     once = spent(planned_events(plan), neighbours="replace-one", delta=1e-5)
     assert memory.epsilon() == pytest.approx(levels)
     assert levels > 1.05 * once
+    own = OwnLedger(tmp_path / "north/state", RunFolder(tmp_path / "RUN").ledger, plan)
+    assert own.epsilon == pytest.approx(memory.spent)
 
 
 def test_the_first_answer_agrees_to_all_rounds_or_there_is_none(tmp_path: Path) -> None:
@@ -158,3 +164,19 @@ def test_what_a_step_costs_whoever_takes_part_is_bounded(tmp_path: Path) -> None
     with pytest.raises(FederationError, match="work"):
         Limits(work=50).check(long)
     Limits(work=50).check(plan)
+
+
+def test_a_plan_whose_cost_takes_gigabytes_to_compute_is_refused_before_that(tmp_path: Path) -> None:
+    """Steps that hardly anybody takes part in, almost without noise: a discretized loss of 90,000,000,000 numbers."""
+    plan = make_run(tmp_path, make_sites(tmp_path))
+    sums = dataclasses.replace(plan.sums, rate=1e-9, noise_std=2e-4 * plan.sums.clip_norm, releases=1)
+    training = dataclasses.replace(plan.training, steps=plan.training.steps - plan.sums.releases + 1)
+    rare = dataclasses.replace(plan, privacy=sums, training=training)
+    with pytest.raises(PlanError, match="too much memory"):
+        check_cost(rare)
+    sites = tuple(Site(name=f"{number:06}", records=1) for number in range(100_000))
+    facts = dataclasses.replace(plan.facts, records=len(sites), silos=Silos(sites=sites, min_sites=2))
+    many = dataclasses.replace(plan, facts=facts)
+    releases = [event for event, times in plan.releases().items() for _ in range(times)]
+    (line,) = group_lines(many, releases * 1000, 1e-5)
+    assert "100000 sites: epsilon inf" in line

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from critic_rounds import asked, critic_clients, critic_plan
 from PIL import Image
 from rounds import make_clients, people, read_log, small_plan, why_refused
@@ -16,18 +17,18 @@ from silo_rounds import clients_of, parts_of, plan_for
 from typer.testing import CliRunner
 
 from gswgan.cli.main import app
+from gswgan.critics.kernel import embedding
 from gswgan.data import ImageData
 from gswgan.errors import FederationError
-from gswgan.federated import client_answers
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Memory
-from gswgan.federated.messages import question, unpack
+from gswgan.federated.messages import question, read_batch, unpack
 from gswgan.federated.silos import of_unit, silo_facts, site_sum
 from gswgan.federated.site import check_site, client_of
 from gswgan.federated.trust import make_federated_plan, weight_of_counts
 from gswgan.plan.facts import Site
 from gswgan.plan.plan import Plan
-from gswgan.privacy.mechanism import ClippedSum
+from gswgan.run.checkpoint import Checkpoint
 
 SITE = "site-00000"
 
@@ -72,20 +73,32 @@ def test_a_server_cannot_probe_which_classes_a_site_has(tmp_path: Path, protect:
             )
 
 
-def test_a_site_does_as_much_work_whatever_names_a_server_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("protect", ["record", "person", "client"])
+def test_a_site_does_as_much_work_whatever_names_a_server_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protect: str
+):
     """Otherwise the time to an answer tells how many records it has of the classes that are named."""
-    parts, seen = parts_of("record"), []
+    seen, real = [], embedding._pixels
 
-    def summed(plan: Plan, data: ImageData, weight: float) -> ClippedSum:
-        seen.append(data.n)
-        return site_sum(plan, data, weight)
+    def pixels(images: np.ndarray, device: torch.device) -> torch.Tensor:
+        seen.append(len(images))
+        return real(images, device)
 
-    monkeypatch.setattr(client_answers, "site_sum", summed)
-    for number, missing in enumerate(("", "3", "123456789")):
-        plan = lacking(plan_for(parts, "record"), *missing)
-        (client,) = clients_of(tmp_path / str(number), {SITE: parts[SITE]}, plan, "record").values()
+    monkeypatch.setattr(embedding, "_pixels", pixels)
+    work = []
+    for number, missing in enumerate(("", "12", "0")):
+        if protect == "client":
+            data, name = people(), "person 00"
+            plan = lacking(small_plan(data), *missing)
+            client = make_clients(tmp_path / str(number), data, plan)[name]
+        else:
+            parts = parts_of(protect)
+            plan = lacking(plan_for(parts, protect), *missing)
+            (client,) = clients_of(tmp_path / str(number), {SITE: parts[SITE]}, plan, protect).values()
+        seen.clear()
         assert "sums" in client.reply(question(plan))
-    assert seen == [parts[SITE].n] * 3
+        work.append(list(seen))
+    assert work[0] == work[1] == work[2]
 
 
 @pytest.mark.parametrize("rounds", [False, True])
@@ -100,6 +113,24 @@ def test_a_client_of_many_answers_plans_with_other_classes_too(tmp_path: Path, r
         client = make_clients(tmp_path, data, plan)[data.person_ids[0]]
         assert any(client.reply(question(plan))["sums"])  # type: ignore[arg-type]
     assert [row["what"] for row in read_log(client.home)] == ["records of other classes, which add nothing"]
+
+
+def test_a_client_that_died_in_a_round_is_asked_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a server would see by a refusal whether the sums of two questions are equal: without noise."""
+    plan = critic_plan(rounds=3, trust="untrusted-server", epsilon=10)
+    client = critic_clients(tmp_path, plan)["person 03"]
+    with monkeypatch.context() as dying:
+        dying.setattr(Checkpoint, "save", lambda *_: 1 / 0)  # its answer is recorded, and not kept
+        assert "block" not in client.reply(asked(plan, 1))
+    before = Memory.read(client.home).events
+    assert len(before) == 1
+    batch = read_batch(plan, asked(plan, 1))
+    other = dataclasses.replace(batch, images=batch.images + 0.01)
+    assert "answered for" in why_refused(client, client.reply(question(plan, other)))
+    assert "the last one answered" in why_refused(client, client.reply(asked(plan, 0)))
+    assert "block" in client.reply(asked(plan, 1))
+    assert Memory.read(client.home).events == before
+    assert "block" in client.reply(asked(plan, 2))
 
 
 def npz_site(root: Path, images: np.ndarray, labels: np.ndarray, **more: Any) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from gswgan.federated.messages import Batch, Fields, answer, read_batch, read_pl
 from gswgan.federated.silos import Protect, check_listed, held, of_unit, protect_of
 from gswgan.federated.site_steps import StepsAtSite, Turn, bind_data, sizes_of
 from gswgan.federated.stated import SHAPE, Stated, as_planned
-from gswgan.federated.trust import Trust, answer_event, check_cost, is_refined, planned_events, trust_of
+from gswgan.federated.trust import Trust, answer_event, check_cost, has_rounds, is_refined, planned_events, trust_of
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
@@ -203,7 +203,7 @@ class Client:
             found, asked = ([getattr(what, name) for name in SHAPE] for what in (data, plan.facts))
             if found != asked:
                 raise FederationError("data", dict(zip(SHAPE, found)), f"{asked}, as planned")
-            planned = as_planned(data, plan.facts, in_place=self.protect == "record")
+            planned = as_planned(data, plan.facts, in_place=not has_rounds(plan))
         except Exception as wrong:
             self._log("data that cannot be used, so zeros in its place", wrong)
             return no_records(plan.facts, self.name)

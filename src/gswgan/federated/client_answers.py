@@ -4,11 +4,14 @@
                                                  /critic.safetensors    Algorithm 2: the critic after its last round,
                                                                         with the answer
                                                  /warm_start.safetensors
+                                                 /asked.json            with rounds: the question that was begun last
 
 An answer is recorded in the ledger (written ahead, within the cap), then kept, then sent. Asked the same again, the
-client sends the bytes that it has kept. In Algorithm 2 it refuses an earlier round, and the same round with other
-fakes: no round is computed twice, except one in which the client died before its answer was kept. The same key, critic
-and fakes then give the same bytes, and anything else counts again. After the last round the critic is forgotten.
+client sends the bytes that it has kept. In rounds it refuses an earlier one, and the same one with another question,
+from the moment that it has begun: a server that could ask a client again which died in it would see, by whether the cap
+allows one more answer, whether two sums are equal. A round in which the client died is computed again. The same sums
+then give the same bytes; others, as another machine may round them, count again. After its last round in Algorithm 2
+the critic is forgotten.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from gswgan.privacy.mechanism import GRID_BITS, ClippedSum, announce, clip_to_gr
 from gswgan.privacy.mechanism import Answer as NoisySum
 from gswgan.privacy.storage import read_file, write_durably
 from gswgan.run.checkpoint import Checkpoint
+from gswgan.run.folder import read_json, write_json
 
 CPU = torch.device("cpu")
 
@@ -70,6 +74,23 @@ class Answer(Protocol):
 
     def make(self, work: Work) -> bytes:
         """Make, record and keep it."""
+
+
+class Asked:
+    """The question that was begun last, on the disk before its first line in the ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "asked.json"
+
+    def refuses(self, number: int, question: str, done: int) -> bool:
+        """Whether this is an earlier round, or another question in the last one; `done` rounds are answered."""
+        known = read_json(self._path, "asked.json") if self._path.exists() else {}
+        last = max(known.get("round", -1), done - 1)
+        return number < last or (number == last and known.get("question") != question)
+
+    def begin(self, number: int, question: str) -> None:
+        """From now on this round has no other question."""
+        write_json(self._path, {"round": number, "question": question})
 
 
 def sanitize(plan: Plan, name: str, rows: Tensor, work: Work) -> bytes:
@@ -148,7 +169,7 @@ class CriticAtClient:
     """D(.; theta_D^k) of one client in one round: kept on the disk from round to round."""
 
     def __init__(self, folder: Path, plan: Plan, batch: Batch) -> None:
-        self._plan, self._batch = plan, batch
+        self._plan, self._batch, self._asked = plan, batch, Asked(folder)
         self.name, self.is_last = f"step {batch.number}", batch.number + 1 == plan.sums.releases
         self._kept = Checkpoint(folder / "critic.safetensors", plan.digest())
         self._warm = Checkpoint(folder / "warm_start.safetensors", plan.digest())
@@ -156,24 +177,22 @@ class CriticAtClient:
     def kept(self) -> bytes | None:
         """The answer to this question, if it has been given; a FederationError where the client is past this round."""
         saved, number = self._kept.load(), self._batch.number
-        if saved is None or number >= saved[0]:  # saved[0] rounds are behind this client
-            return None
-        known = saved[1]["answer"]
-        if number + 1 < saved[0]:
-            raise FederationError("round", number, f"a round after {saved[0] - 1}, the last one answered")
-        if known["question"].numpy().tobytes() != self._batch.digest().encode():
-            raise FederationError("round", number, "the fakes that were answered for, or another round")
-        return known["block"].numpy().tobytes()
+        done = 0 if saved is None else saved[0]
+        if self._asked.refuses(number, self._batch.digest(), done):
+            expected = "the fakes that were answered for, or a round after the last one answered"
+            raise FederationError("round", number, expected)
+        return None if saved is None or number >= done else saved[1]["answer"]["block"].numpy().tobytes()
 
     def make(self, work: Work) -> bytes:
         """n_dis updates on the own data, then M_{sigma,C} of the judged fakes' gradients."""
+        self._asked.begin(self._batch.number, self._batch.digest())
         try:
             rows, state = self._gradients(work)
         except Exception as wrong:  # whether there is an answer must not depend on the records
             work.failed(wrong)
             rows, state = torch.zeros(1, *shape_of(self._plan)), {}
         block = sanitize(self._plan, self.name, rows, work)
-        kept = {"question": _as_tensor(self._batch.digest().encode()), "block": _as_tensor(block)}
+        kept = {"block": torch.from_numpy(np.frombuffer(block, np.uint8).copy())}
         self._kept.save(self._batch.number + 1, {"critic": {} if self.is_last else state, "answer": kept})
         if self.is_last:
             self._warm.remove()
@@ -212,7 +231,3 @@ class CriticAtClient:
             settings, shape, mechanism, count=1, public=work.secret, batches=BatchStreams(work.secret), device=CPU,
             warm_start=warm if warm.iterations else None,
         )  # fmt: skip
-
-
-def _as_tensor(raw: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(raw, np.uint8).copy())

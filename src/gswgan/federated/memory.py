@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gswgan.errors import FederationError, path_problem
-from gswgan.federated.trust import is_refined, planned_events, spent, spent_with_repeats
+from gswgan.federated.trust import is_refined, planned_events, spent_with_repeats
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Ledger
 from gswgan.privacy.accountant import check_delta
@@ -116,10 +116,7 @@ class Memory:
         return self._cost((*first, *self.to_come, *more), (*self.repeats, *repeats))
 
     def _cost(self, events: tuple[BaseEvent, ...], repeats: tuple[BaseEvent, ...]) -> float:
-        at = {"neighbours": self.cap.neighbours, "delta": self.cap.delta}
-        if any(isinstance(event, Sampled) for event in events):
-            return spent_with_repeats(events, repeats, **at)  # type: ignore[arg-type]
-        return spent((*events, *repeats), **at)  # type: ignore[arg-type]
+        return spent_with_repeats(events, repeats, neighbours=self.cap.neighbours, delta=self.cap.delta)
 
     def not_agreed(self, plan: Plan) -> tuple[BaseEvent, ...]:
         """What the next answer to a plan adds: all that the plan asks for, or nothing where it was agreed to."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gswgan.errors import FederationError, path_problem, short
 from gswgan.federated.silos import first_sums
-from gswgan.federated.trust import in_relation, is_refined, spent
+from gswgan.federated.trust import in_relation, is_refined, spent_with_repeats
 from gswgan.plan.plan import Plan
 from gswgan.privacy.events import Sampled, gaussian_of
 from gswgan.privacy.ledger import MAX_LEDGER_BYTES, read_ledger
@@ -36,8 +36,9 @@ class OwnLedger:
     @property
     def epsilon(self) -> float:
         """Of all that it has recorded for the plan, at the plan's delta and under its relation."""
-        cost = self.plan.cost
-        return spent((entry.event for entry in self.entries), neighbours=cost.neighbours, delta=cost.delta)
+        cost, again = self.plan.cost, [entry.event for entry in self.entries if entry.attempt]
+        first = [entry.event for entry in self.entries if not entry.attempt]
+        return spent_with_repeats(first, again, neighbours=cost.neighbours, delta=cost.delta)
 
     def disagreements(self, statement: Mapping[str, Any]) -> Iterator[str]:
         """What the site's ledger and the statement say differently, a sentence each."""

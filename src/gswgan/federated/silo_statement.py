@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gswgan.errors import RunError
+from gswgan.errors import PlanError, RunError
 from gswgan.federated.messages import answer_bytes
 from gswgan.federated.silos import first_sums, protect_of
 from gswgan.federated.site_steps import numbers_of, steps_of
-from gswgan.federated.trust import check_cost, is_refined, promise, spent, trust_of
+from gswgan.federated.trust import check_cost, is_refined, promise, spent, spent_with_coins, trust_of
 from gswgan.methods.advice import BEARABLE
 from gswgan.plan.defaults import gradient_noise, sum_noise
 from gswgan.plan.facts import Silos
 from gswgan.plan.plan import Plan
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Composed, gaussian_of, tally
+from gswgan.privacy.events import BaseEvent, Composed, Repeated, gaussian_of, tally
 from gswgan.privacy.filter import with_repeats
 
 EXACT = "exact Gaussian (Balle and Wang 2018)"
@@ -53,7 +53,7 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
     epsilon = spent(releases, neighbours="replace-one", delta=plan.cost.delta * share)
     cost = plan.cost
     if epsilon > cost.epsilon:
-        cost = dataclasses.replace(cost, epsilon=epsilon, accountant=EXACT)
+        cost = dataclasses.replace(cost, epsilon=epsilon, accountant=cost.accountant if is_refined(plan) else EXACT)
     to = dict.fromkeys([promise(trust, protect_of(plan))[0], "public"])
     clear = "it is trusted: it receives every site's exact sums, and adds the noise that protects them from the others"
     noise, own = noise_of_sum(plan, len(answered)), first_sums(plan).noise_std
@@ -120,10 +120,13 @@ def group_lines(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> list
 
 def _group_with_coins(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> str:
     """One record at each of two sites, and at all: their answers have coins and noise of their own, so they compose."""
-    figures = [
-        f"{sites} sites: epsilon {spent(tuple(releases) * sites, neighbours='replace-one', delta=delta):.4g}"
-        for sites in sorted({2, len(_silos(plan).sites)})
-    ]
+    figures, one = [], Composed(events=tuple(releases))
+    for sites in sorted({2, len(_silos(plan).sites)}):
+        try:
+            epsilon = spent_with_coins(Repeated(event=one, times=sites), neighbours="replace-one", delta=delta)
+        except PlanError:  # too much to compute
+            epsilon = math.inf
+        figures.append(f"{sites} sites: epsilon {epsilon:.4g}")
     return f"one person with a record at each of several sites: {', '.join(figures)}, at delta {delta:g}"
 
 

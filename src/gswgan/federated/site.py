@@ -47,6 +47,9 @@ def check_site(config: Mapping[str, Any]) -> dict[str, Any]:
         raise FederationError("site", f"no {missing[0]}", f"{', '.join(NEEDED)} in the site's configuration")
     if unknown := sorted(set(config) - {*NEEDED, *OTHERS}):
         raise FederationError("site", str(unknown[0])[:60], f"one of {', '.join((*NEEDED, *OTHERS))}")
+    if not Path(state := str(config["state"])).is_absolute():
+        todo = "Started from another folder the client would remember nothing, and its cap would begin anew."
+        raise FederationError("state", short(state), "an absolute path", todo)
     return dict(config)
 
 

@@ -3,13 +3,9 @@
     STATE/<name of the client>/<digest of a plan>/steps.safetensors    after the last round: the answer, the momentum,
                                                                        and the axes of gradients, from the first round
 
-                              /<digest of a plan>/asked.json           the question of the round that was begun last
-
 The site draws its own coins, so they are secret from the server, and a step costs what a sampled sum costs
-(docs/proof.md, section 10). It refuses an earlier round, and the same round with other weights, from the moment that
-the round has begun: a server that could ask a site again which died in it would see, by whether the cap allows one
-more answer, whether two sums of records are equal. A round in which the site died is computed again. The same sums then
-give the same bytes; others, as another machine may round them, count again, without the coins, within the cap.
+(docs/proof.md, section 10). A round that was begun has one question (client_answers.py). One in which the site died is
+computed again: sums that another machine rounds otherwise count again, without the coins, within the cap.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from gswgan.critics.refined.sites import SiteSteps, farther, rounds_of
 from gswgan.critics.refined.steps import DPSGD
 from gswgan.data import ImageData
 from gswgan.errors import FederationError, PlanError, short
-from gswgan.federated.client_answers import Work
+from gswgan.federated.client_answers import Asked, Work
 from gswgan.generators import build_network
 from gswgan.generators.denoised import DenoisedSampler
 from gswgan.generators.preconditioner import preconditioner_of
@@ -181,7 +177,7 @@ class StepsAtSite:
         self._plan, self._turn, self._records, self._steps = plan, turn, records, steps_of(plan)[turn.number]
         self.name, self.is_last = f"step {self._steps.start}", self._steps.stop == plan.sums.releases
         self._first, self._kept = folder / "answer.bin", Checkpoint(folder / "steps.safetensors", plan.digest())
-        self._asked = folder / "asked.json"
+        self._asked = Asked(folder)
 
     def kept(self) -> bytes | None:
         """The answer to this question, if it has been given; a FederationError where the round is not the next."""
@@ -189,19 +185,14 @@ class StepsAtSite:
         done = 0 if saved is None else saved[0]
         if not self._first.exists() or number > done:
             raise FederationError("round", number + 1, f"round {done + 1}, after the answer to the plan itself")
-        known = read_json(self._asked, "asked.json") if self._asked.exists() else {}
-        if number == done and known.get("round", -1) < number:
-            return None
-        if number < done - 1 or known.get("question") != self._turn.digest():
+        if self._asked.refuses(number, self._turn.digest(), done):
             raise FederationError("round", number + 1, f"round {done + 1}, the next, or the same question again")
         return None if number == done or saved is None else _raw(saved[1]["answer"]["weights"])
 
     def make(self, work: Work) -> bytes:
         """The weights after the steps. Each of them is in the ledger before its noise is drawn."""
         plan, device, saved = self._plan, pick_device("auto"), self._kept.load()
-        write_json(
-            self._asked, {"round": self._turn.number, "question": self._turn.digest()}
-        )  # before the first line in the ledger
+        self._asked.begin(self._turn.number, self._turn.digest())
         network = denoiser_of(plan, device)
         preconditioner = preconditioner_of(network, device)
         preconditioner.load_state(dict(self._turn.axes) if saved is None else saved[1]["axes"])

@@ -55,8 +55,8 @@ def as_planned(data: ImageData, facts: Facts, *, in_place: bool = False) -> Imag
     """The data with the classes of the plan, matched by their names; records of other classes are left out.
 
     A total function: a plan that lacks a class, or names one that is not here, gets an answer as any other does.
-    `in_place`: they stay where they are with the label -1, which adds nothing. Coins go by places, and the work then
-    takes as long whatever names a server tries.
+    `in_place`: they stay where they are with the label -1, which adds nothing. Coins go by places, and the kernel's
+    round takes as long whatever names a server tries.
     """
     if data.labels is None or data.class_names == facts.class_names:
         return data

@@ -37,8 +37,8 @@ from gswgan.plan.plan import Plan
 from gswgan.plan.settings import check_delta, check_whole, default_delta
 from gswgan.privacy import Accountant
 from gswgan.privacy.accountant import visible_draw_epsilon
-from gswgan.privacy.events import BaseEvent, Composed, Gaussian, Neighbours, Repeated, Sampled, gaussian_of
-from gswgan.privacy.filter import epsilon_with_repeats
+from gswgan.privacy.events import BaseEvent, Composed, Event, Gaussian, Neighbours, Repeated, Sampled, gaussian_of
+from gswgan.privacy.filter import with_repeats
 from gswgan.ranges import MAX_STEPS
 from gswgan.run.publish import TOLERANCE
 
@@ -56,8 +56,8 @@ MANY_CLIENTS, SAMPLED_SHARE = 256, 0.1
 
 NEEDED = "Install it: pip install dp-accounting."
 
-MAX_ACCOUNTED = 1e8
-"""Epsilon without sampling times rounds, up to which a client computes a sampled plan's cost: at most 1 GB."""
+MAX_ACCOUNTED = 1e7
+"""Numbers in a discretized loss, up to which a client computes a sampled plan's cost: at most 1 GB."""
 
 
 def check_trust(trust: str) -> Trust:
@@ -203,7 +203,9 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
     """
     events = tuple(events)
     if any(isinstance(event, Sampled) for event in events):
-        return _spent_with_coins(events, neighbours, delta)
+        moved = [event if isinstance(event, Sampled) else in_relation(event, neighbours) for event in events]
+        total = Composed(events=tuple(Repeated(event=event, times=times) for event, times in Counter(moved).items()))
+        return spent_with_coins(total, neighbours=neighbours, delta=delta)
     squares = sum(in_relation(event, neighbours).mu ** 2 for event in events)
     return visible_draw_epsilon(math.sqrt(squares), 1, 1, delta) if squares else 0.0
 
@@ -211,37 +213,34 @@ def spent(events: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float) 
 def spent_with_repeats(
     planned: Iterable[BaseEvent], repeats: Iterable[BaseEvent], *, neighbours: Neighbours, delta: float
 ) -> float:
-    """Epsilon of a plan with coins and of answers that came twice: whether they did may depend on answers before."""
+    """Epsilon of answers and of those that came twice: whether they did may depend on answers before.
+
+    That adds up as it is for Gaussians alone; a plan with coins has levels for it (docs/proof.md, section 8).
+    """
     planned, repeats = tuple(planned), tuple(repeats)
-    if not repeats:
-        return spent(planned, neighbours=neighbours, delta=delta)
-    _check_accountant()
-    return epsilon_with_repeats(Counter(planned), Counter((*planned, *repeats)), delta, neighbours)
+    if not repeats or not any(isinstance(event, Sampled) for event in planned):
+        return spent((*planned, *repeats), neighbours=neighbours, delta=delta)
+    covered, share = with_repeats(Counter(planned), Counter((*planned, *repeats)))
+    return spent_with_coins(covered, neighbours=neighbours, delta=delta * share)
 
 
-def _check_accountant() -> None:
+def spent_with_coins(total: Event, *, neighbours: Neighbours, delta: float) -> float:
+    """By privacy-loss distributions, all in one; a PlanError where that takes too much memory."""
     if importlib.util.find_spec("dp_accounting") is None:
         raise PlanError("dp-accounting", None, "the package, to compute what sampled answers cost", NEEDED)
-
-
-def _spent_with_coins(events: tuple[BaseEvent, ...], neighbours: Neighbours, delta: float) -> float:
-    """By privacy-loss distributions, all in one."""
-    _check_accountant()
-    moved = [event if isinstance(event, Sampled) else in_relation(event, neighbours) for event in events]
-    total = Composed(events=tuple(Repeated(event=event, times=times) for event, times in Counter(moved).items()))
-    return Accountant(neighbours).epsilon(total, delta)
+    accountant = Accountant(neighbours)
+    if not (numbers := accountant.numbers(total)) <= MAX_ACCOUNTED:
+        raise PlanError(
+            "noise", f"{numbers:.3g} numbers in the privacy loss", f"at most {MAX_ACCOUNTED:g}",
+            "Its cost would take too much memory to compute: ask for a plan with more noise.",
+        )  # fmt: skip
+    return accountant.epsilon(total, delta)
 
 
 def all_spent(plan: Plan) -> float:
     """Epsilon of all answers, or one in every round, at the plan's delta and under its relation."""
-    privacy, first = plan.sums, answer_event(plan)
-    events = planned_events(plan) if is_refined(plan) else (first,) * privacy.releases
-    plain = spent(map(gaussian_of, events), neighbours=privacy.neighbours, delta=privacy.delta)
-    if not is_refined(plan):
-        return plain
-    if plain * privacy.releases > MAX_ACCOUNTED:
-        expected = f"epsilon without coins, {plain:.4g}, times releases, {privacy.releases}, at most {MAX_ACCOUNTED:g}"
-        raise PlanError("noise_std", privacy.noise_std, expected, "Its cost would take too much memory to compute.")
+    privacy = plan.sums
+    events = planned_events(plan) if is_refined(plan) else (answer_event(plan),) * privacy.releases
     return spent(events, neighbours=privacy.neighbours, delta=privacy.delta)
 
 
@@ -265,10 +264,11 @@ def check_cost(plan: Plan) -> float | None:
     """
     privacy, stated, epsilon = plan.sums, plan.cost, all_spent(plan)
     relies = privacy.sampling == "poisson" and stated.epsilon < epsilon and not is_refined(plan)  # on the sampling
-    if relies and (epsilon * privacy.releases > MAX_ACCOUNTED or importlib.util.find_spec("dp_accounting") is None):
+    accountant, total = Accountant(privacy.neighbours), privacy.total()
+    if relies and (accountant.numbers(total) > MAX_ACCOUNTED or importlib.util.find_spec("dp_accounting") is None):
         return None
     if relies or privacy.sampling == "one":
-        epsilon = Accountant(privacy.neighbours).epsilon(privacy.total(), privacy.delta)
+        epsilon = accountant.epsilon(total, privacy.delta)
     if stated.epsilon < epsilon * (1 - TOLERANCE):
         raise PlanError(
             "plan.guarantee.epsilon", stated.epsilon, f"at least {epsilon:.6g} at delta {privacy.delta:g}, its cost",

@@ -107,6 +107,14 @@ class Accountant:
         loss = _compose(counts, self.neighbours)
         return np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in epsilons])
 
+    def numbers(self, event: Event) -> float:
+        """About how many numbers a discretized loss of the event has: for those who compute what a stranger asks."""
+        counts = self._checked(event)
+        if not counts or _plainly_seen(counts):
+            return 0.0
+        interval, reach = _grid(counts)
+        return reach / interval
+
     def _checked(self, event: Event) -> dict[BaseEvent, int]:
         counts = tally(event)
         for single in counts:
@@ -150,11 +158,8 @@ def _plainly_seen(counts: dict[BaseEvent, int]) -> Sampled | None:
     return single if isinstance(single, Sampled) and single.event.mu > PLAIN else None
 
 
-def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
-    """Return the privacy-loss distribution of so many of each event (dp-accounting)."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
+def _kinds(counts: dict[BaseEvent, int]) -> tuple[float, dict[Sampled, int], dict[Laplace, int]]:
+    """Return the mu^2 of all plain Gaussians together, the sampled ones, and the single values of Laplace events."""
     sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
     laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
     plain = sum(
@@ -162,13 +167,29 @@ def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
         for single, times in counts.items()
         if single not in sampled and single not in laplace
     )
+    return plain, sampled, laplace
+
+
+def _grid(counts: dict[BaseEvent, int]) -> tuple[float, float]:
+    """Return the interval of a discretized loss, and about how far the loss reaches."""
+    plain, sampled, laplace = _kinds(counts)
     spread = plain / 2 + sum(_mean_loss(single) * times for single, times in sampled.items())
     spread += sum(_mean_loss(value) * times for value, times in laplace.items())
-    if laplace and sampled:
-        raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
     size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
     many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
-    grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
+    rarest = max((single.event.mu * (single.event.mu / 2 + 10) for single in sampled), default=0.0)
+    return math.sqrt(1e-5 * size / many), size + rarest
+
+
+def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
+    """Return the privacy-loss distribution of so many of each event (dp-accounting)."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    plain, sampled, laplace = _kinds(counts)
+    if laplace and sampled:
+        raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
+    grid = {"value_discretization_interval": _grid(counts)[0]}
     zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
     parts: list[Any] = []
     if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift

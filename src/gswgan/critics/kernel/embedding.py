@@ -161,18 +161,21 @@ def record_blocks(data: ImageData, features: RandomFeatures) -> Iterator[Block]:
 
 
 def person_blocks(data: ImageData, features: RandomFeatures, weight: float) -> Iterator[Block]:
-    """Yield each person's class sums with weighted counts, divided by the person's own number of records."""
+    """Yield each person's class sums with weighted counts, divided by the person's own number of records.
+
+    A record without a class adds nothing and does not count, but takes as long as the others.
+    """
     assert data.persons is not None
-    device = features.frequencies.device
+    device, labels = features.frequencies.device, np.zeros(data.n, np.int64) if data.labels is None else data.labels
     order = np.argsort(data.persons, kind="stable")
     bounds = np.searchsorted(data.persons[order], np.arange(data.number_of_persons + 1))
     for person in range(data.number_of_persons):
         mine = order[bounds[person] : bounds[person + 1]]
         table = torch.zeros(data.classes, features.width + 1, dtype=torch.float64, device=device)
+        known = int(((labels[mine] >= 0) & (labels[mine] < data.classes)).sum())
         for part in np.array_split(mine, max(1, len(mine) * features.width // CHUNK_ELEMENTS)):
             rows = features(_pixels(data.images[part], device)).to(torch.float64)
             rows = torch.nn.functional.pad(rows, (0, 1), value=weight)
-            labels = np.zeros(len(part), np.int64) if data.labels is None else data.labels[part]
-            member = torch.from_numpy(labels[None, :] == np.arange(data.classes)[:, None]).to(device)
-            table += member.to(torch.float64) @ rows / max(1, len(mine))
+            member = torch.from_numpy(labels[part][None, :] == np.arange(data.classes)[:, None]).to(device)
+            table += member.to(torch.float64) @ rows / max(1, known)
         yield table.view(1, 1, -1), torch.zeros(1, dtype=torch.int64, device=device)
