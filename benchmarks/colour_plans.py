@@ -1,7 +1,8 @@
 """Plans of the runs on colour pictures in docs/results.md, for `train_plan.py` where dp-accounting and pyarrow are not.
 
     GSWGAN_DATA=DATA python benchmarks/colour_plans.py PLANS                # all of them, or those that are named
-    python benchmarks/carried_sets.py unpack CARRIED DATA                   # on the other machine: see there
+    python benchmarks/carried_sets.py unpack CARRIED DATA                   # on the other machine: see there; runs
+                                                                            # with VGG19 need DATA/vgg19, too
     python benchmarks/train_plan.py PLANS/blood-refined-eps10-public.json --device cuda \\
         --data DATA/blood_cells --public DATA/public_photos
     python benchmarks/train_plan.py PLANS/skin-refined-by-lesion-eps10.json --device cuda \\
@@ -33,14 +34,21 @@ LESION = "lesion"
 RUNS: dict[str, dict[str, Any]] = {
     "blood-kernel-eps10": {"preset": "kernel"},
     "blood-refined-eps10": {},
+    "blood-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
+    "blood-refined-eps10-vgg": {"public_features": "vgg19"},
     "blood-refined-eps10-public": {"public": True},
+    "blood-refined-eps10-public-vgg": {"public": True, "public_features": "vgg19"},
     "blood-refined-eps1": {"epsilon": 1},
-    "blood-refined-eps1-public": {"epsilon": 1, "public": True},
+    "blood-refined-eps1-vgg": {"epsilon": 1, "public_features": "vgg19"},
     "blood-dp-merf-eps10": {"method": "dp-merf"},
     "blood-dp-sgd-gan-eps10": {"method": "dp-sgd-gan"},
+    "faces-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
     "faces-refined-eps10": {},
+    "faces-refined-eps10-vgg": {"public_features": "vgg19"},
     "faces-refined-eps10-public": {"public": True},
+    "cifar10-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
     "cifar10-refined-eps10": {},
+    "cifar10-refined-eps10-vgg": {"public_features": "vgg19"},
     "cifar10-refined-eps10-public": {"public": True},
     "cifar10-dp-merf-eps10": {"method": "dp-merf"},
     "cifar10-dp-sgd-gan-eps10": {"method": "dp-sgd-gan"},

@@ -29,10 +29,16 @@ def pictures() -> str:
         how = name(one) + (", wider noise levels" if "wide-levels" in one["name"] else "")
         where = "test set" if one["tested_on"] == "test set" else "held out"
         scores = [spread([one], key, digits) for key, digits in (("cnn_accuracy", 3), ("fid", 1))]
-        others = f"{public['images']:,}" if public else "none"
+        others = f"{public['images']:,}" if public else ""
+        others = ", ".join(part for part in (others, network_of(plan["critic"])) if part) or "none"
         about = [DATA[one["name"].split("-")[0]], f"{side}x{side}x{facts['channels']}", trained, how, others]
         rows.append([*about, true_epsilon(one), where, *scores, machine(one)])
     return table(head, rows)
+
+
+def network_of(critic: dict[str, Any]) -> str:
+    """The network of the features that others trained; empty where there is none."""
+    return str({**critic, **critic.get("kernel", {})}.get("public_network", "")).upper()
 
 
 def silos() -> str:
