@@ -96,15 +96,16 @@ def encoder_of(settings: KernelSettings, facts: Shape, path: Path, training: Tra
 
 
 def read_encoder(path: Path, settings: KernelSettings, channels: int) -> bytes:
-    """Read the file, and see that it holds weights of this network."""
+    """Read the file, and see that it holds weights of this network: somebody else may have made it."""
     shapes = weight_shapes(settings.convolutions, channels)
     most = sum(4 * math.prod(shape) + 2**12 for shape in shapes.values())
     try:
         content = read_file(path, most)
-        found = {name: tuple(value.shape) for name, value in safetensors.torch.load(content).items()}
-    except (OSError, ValueError, safetensors.SafetensorError) as wrong:
+        found = safetensors.torch.load(content)
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as wrong:  # KeyError: a type unknown to torch
         raise RunError("encoder", str(path), "the encoder of the run", "Restore the file.") from wrong
-    if found != shapes:
+    sound = all(value.dtype == torch.float32 and bool(value.isfinite().all()) for value in found.values())
+    if not sound or {name: tuple(value.shape) for name, value in found.items()} != shapes:
         raise RunError("encoder", str(path), "the encoder of the plan", "Restore the file.")
     return content
 
