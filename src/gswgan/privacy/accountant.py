@@ -43,6 +43,9 @@ TAIL = 1e-15
 PLAIN = 50.0
 """The mu above which a sampled answer does not hide who contributed."""
 
+MAX_WORK = 4e9
+"""Epsilon, about, times releases, up to which losses are composed: 6 GB of memory."""
+
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
@@ -127,8 +130,13 @@ def _epsilon(tallied: tuple[tuple[BaseEvent, int], ...], delta: float, neighbour
         return visible_draw_epsilon(seen.event.mu, 1 / seen.rate, counts[seen], delta)
     if not drawn:
         pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
-        with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
-            return min(pure, float(_compose(counts, neighbours).get_epsilon_for_delta(delta)))
+        try:
+            with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
+                return min(pure, float(_compose(counts, neighbours).get_epsilon_for_delta(delta)))
+        except PrivacyError:
+            if pure == math.inf:
+                raise
+            return pure
     plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
     if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
         raise PrivacyError(
@@ -158,7 +166,7 @@ def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
     sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
     laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
     plain = sum(
-        gaussian_of(single).mu ** 2 * times
+        gaussian_of(single).mu * gaussian_of(single).mu * times  # infinite, where a square would raise
         for single, times in counts.items()
         if single not in sampled and single not in laplace
     )
@@ -168,6 +176,10 @@ def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
         raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
     size = spread + 4 * math.sqrt(spread)  # about epsilon; the grid adds about steps x interval^2 to it
     many = 100 + sum(sampled.values()) + sum(laplace.values()) / 100  # Laplace values come in millions
+    if not size * many <= MAX_WORK:
+        raise PrivacyError(
+            "epsilon", f"about {size:.3g}", f"at most {MAX_WORK / many:.2g} to be computed", "Use more noise."
+        )
     grid = {"value_discretization_interval": math.sqrt(1e-5 * size / many)}
     zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
     parts: list[Any] = []
@@ -198,7 +210,7 @@ def _mean_loss(single: Sampled | Laplace) -> float:
     if isinstance(single, Laplace):
         ratio = single.sensitivity / single.scale
         return ratio + math.expm1(-ratio)
-    mu_squared = single.event.mu**2
+    mu_squared = single.event.mu * single.event.mu
     return min(single.rate * mu_squared / 2, single.rate**2 * math.expm1(min(mu_squared, 700.0)))
 
 
