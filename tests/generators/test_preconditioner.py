@@ -56,6 +56,16 @@ def test_scales_even_out_the_second_moments_and_are_applied_twice_in_an_update()
     torch.testing.assert_close(update, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_matrix_without_public_gradients_has_scales_that_are_numbers() -> None:
+    """After one step of pre-training some weights have had no gradient yet, and a release is spent by then."""
+    _, public = made(0.5)
+    public[:, : 5 * 7] = 0.0
+    preconditioner = Preconditioner(SHAPES, CPU)
+    preconditioner.fit(public, power=0.5)
+    assert preconditioner.scales.isfinite().all()
+    assert (preconditioner.scales > 0).all()
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_row_is_the_same_to_the_last_bit_wherever_it_stands_and_whoever_is_there(device: str) -> None:
     preconditioner, _ = made(0.5, torch.device(device))

@@ -3,12 +3,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from gswgan.api.plan_text import advice
+from gswgan.api.plan_text import advice, outlook
 from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
 from gswgan.methods import advice as module
 from gswgan.methods import make_plan
@@ -158,6 +159,16 @@ def test_advice_in_words(facts: Facts, options: dict, expected: list[str]) -> No
 def test_advice_never_fails_where_a_plan_was_made(facts: Facts, options: dict) -> None:
     """Guarantees without a meaning still have a plan."""
     assert "which critic: kernel" in advice(plan_for(facts, **options))
+
+
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"neighbours": "zeroed"}, {"steps": 50}])
+@pytest.mark.parametrize("preset", ["kernel", "refined"])
+def test_the_outlook_is_for_the_guarantee_and_the_steps_of_the_plan(preset: str, options: dict) -> None:
+    """A tenth and ten times the records, at one noise, rate and number of steps: that is one guarantee."""
+    plan = make_plan(MNIST, preset=preset, epsilon=10, delta=1e-5, **options)
+    tenth, as_planned, tenfold = (float(part) for part in re.findall(r"noise (\S+) on", outlook(plan)))
+    assert tenth == pytest.approx(10 * as_planned, rel=0.1)  # of two digits each
+    assert tenfold == pytest.approx(as_planned / 10, rel=0.1)
 
 
 def test_without_dp_accounting_a_saved_plan_can_still_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:

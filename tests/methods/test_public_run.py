@@ -66,7 +66,9 @@ def test_the_statement_is_in_plan_privacy_card_report_and_verify(finished: RunFo
     assert found == {**stated, "statement": text, "encoder": encoder}
     assert "trained with 40 public images that are not protected" in finished.card.read_text()
     assert digest in finished.card.read_text()
-    assert text in page_of(finished.root).decode()
+    page = page_of(finished.root).decode()
+    assert text in page
+    assert "a denoiser from that generator's images and from the public images" in page
     pack(finished.root, tmp_path / "packed")
     verdict = verify(tmp_path / "packed")
     assert not verdict.findings

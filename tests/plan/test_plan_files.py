@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from works import small_refined
 
-from conftest import tiny_images, tiny_plan
+from conftest import MNIST, tiny_images, tiny_plan
 from gswgan.api.plan_text import describe
 from gswgan.errors import PlanError
-from gswgan.methods import plan_from_table, read_plan
+from gswgan.methods import make_plan, plan_from_table, read_plan
+from gswgan.plan.facts import Facts
+from gswgan.plan.plan import Plan
 
 FUZZ = settings(
     derandomize=True, database=None, deadline=None, max_examples=150,
@@ -26,6 +29,7 @@ FUZZ = settings(
 
 
 PRESETS = st.sampled_from(["kernel", "ensemble", "paper"])
+IN_STAGES = PRESETS | st.just("refined")
 
 
 NAMES = st.text(max_size=20).filter(str.isprintable)
@@ -44,8 +48,15 @@ json_values = st.recursive(
 
 
 @functools.cache
+def planned(preset: str) -> Plan:
+    if preset == "refined":
+        return small_refined(make_plan(Facts.of(tiny_images()), preset=preset, steps=8))
+    return tiny_plan(tiny_images(), preset=preset)
+
+
+@functools.cache
 def saved(preset: str) -> str:
-    return json.dumps(tiny_plan(tiny_images(), preset=preset).to_json())
+    return json.dumps(planned(preset).to_json())
 
 
 def places(content: Any) -> list[tuple[Any, Any]]:
@@ -73,7 +84,7 @@ def mutate(content: dict[str, Any], data: st.DataObject) -> None:
 
 
 @FUZZ
-@given(PRESETS, st.data())
+@given(IN_STAGES, st.data())
 def test_a_mutated_plan_is_refused_or_the_same(preset: str, data: st.DataObject) -> None:
     content = json.loads(saved(preset))
     mutate(content, data)
@@ -82,7 +93,7 @@ def test_a_mutated_plan_is_refused_or_the_same(preset: str, data: st.DataObject)
 
 
 @FUZZ
-@given(PRESETS, st.data())
+@given(IN_STAGES, st.data())
 def test_a_mutated_plan_with_its_own_digest_is_refused_or_whole(preset: str, data: st.DataObject) -> None:
     """Whoever can hash can make a plan: it is one that can be said, saved and read back, with sane numbers."""
     content = json.loads(saved(preset))
@@ -117,7 +128,7 @@ def test_any_bytes_are_refused_as_a_plan(tmp_path: Path, content: bytes) -> None
 
 
 @FUZZ
-@given(PRESETS, st.data())
+@given(IN_STAGES, st.data())
 def test_a_damaged_plan_file_is_refused_or_the_same(tmp_path: Path, preset: str, data: st.DataObject) -> None:
     path, content = tmp_path / "plan.json", bytearray(saved(preset).encode())
     place = data.draw(st.integers(0, len(content) - 1))
@@ -127,7 +138,7 @@ def test_a_damaged_plan_file_is_refused_or_the_same(tmp_path: Path, preset: str,
         content[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
     with contextlib.suppress(PlanError):
-        assert read_plan(path) == tiny_plan(tiny_images(), preset=preset)
+        assert read_plan(path) == planned(preset)
 
 
 @FUZZ
@@ -154,3 +165,30 @@ def test_equal_plans_have_equal_digests_however_a_number_is_written() -> None:
         whole.digest() == dataclasses.replace(whole, privacy=dataclasses.replace(plan.privacy, noise_std=3.0)).digest()
     )
     assert read_plan(json.loads(json.dumps(whole.to_json()))) == whole
+
+
+@functools.cache
+def staged(preset: str) -> Plan:
+    return make_plan(MNIST, preset=preset, steps=8, epsilon=10)
+
+
+@pytest.mark.parametrize("preset", ["kernel", "refined", "ensemble"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"windows": [0.0, 1.0, 2.0]}, "windows"),
+        ({"windows": [], "length_scales": []}, "a length scale"),
+        ({"features": 63}, "an even number"),
+        ({"convolutions": [4] * 10_000}, "at most 8 layers"),
+        ({"convolutions": [4], "encoder_steps": 5}, "public images"),
+    ],
+)
+def test_features_that_do_not_exist_are_refused_in_every_preset_that_has_some(
+    preset: str, changes: dict[str, Any], said: str
+) -> None:
+    plain = staged(preset).to_json()
+    del plain["format_version"], plain["digest"]
+    (plain["critic"] if preset == "kernel" else plain["critic"]["kernel"]).update(changes)
+    with pytest.raises(PlanError, match=said) as refused:
+        plan_from_table(plain)
+    assert len(str(refused.value)) < 700

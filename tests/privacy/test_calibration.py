@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gswgan.privacy import Accountant, DrawnOne, Gaussian, Repeated, Sampled, calibrate
+from gswgan.privacy import Accountant, Composed, DrawnOne, Gaussian, Repeated, Sampled, calibrate
 from gswgan.privacy.calibration import round_up
 from gswgan.privacy.errors import PrivacyError
 from privacy.oracle import gaussian_epsilon
@@ -81,3 +81,13 @@ def test_a_target_that_no_noise_is_needed_for_is_refused() -> None:
 def test_a_target_that_no_noise_reaches_is_refused() -> None:
     with pytest.raises(PrivacyError):
         calibrate(lambda _: run(1.0), epsilon=1.0, delta=1e-5, accountant=ACCOUNTANT)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-12, 1e-300, 1e-320])
+def test_noise_that_hides_nothing_is_refused_before_its_epsilon_takes_all_memory(noise: float) -> None:
+    """A plan that somebody else made may ask for it."""
+    little, enough = Gaussian(noise_std=noise, sensitivity=2.0), Gaussian(noise_std=3.0, sensitivity=2.0)
+    steps = [Repeated(event=Sampled(rate=0.1, event=one), times=400) for one in (little, enough)]
+    for event in (little, Composed(events=(little, steps[1])), Composed(events=(enough, steps[0]))):
+        with pytest.raises(PrivacyError, match="to be computed"):
+            ACCOUNTANT.epsilon(event, 1e-5)

@@ -248,3 +248,8 @@ def test_composing_in_two_stages_is_composing_at_once(times: int) -> None:
         assert found.get_epsilon_for_delta(delta) == pytest.approx(whole.get_epsilon_for_delta(delta), rel=1e-6)
     fewer = one.self_compose(times - 1).get_epsilon_for_delta(1e-5) if times > 1 else 0.0
     assert found.get_epsilon_for_delta(1e-5) > fewer
+
+
+def test_where_composing_would_take_all_memory_the_pure_figure_is_stated() -> None:
+    event = Laplace(scale=1e-9, sensitivity=1.0, values=10**6)
+    assert ACCOUNTANT.epsilon(event, 1e-5) == event.pure_epsilon

@@ -128,8 +128,8 @@ def _scaled(facts: Facts, factor: float) -> Facts:
 
 
 def _privacy_for(plan: Plan, facts: Facts) -> PrivacySettings:
-    if facts == plan.facts or plan.critic.can_stream or plan.claimed is not None:
-        return plan.sums
+    if facts == plan.facts or plan.sums.critics is None or plan.claimed is not None:
+        return plan.sums  # without critics noise, rate and steps cost the same whatever the number of records
     return make_draft(facts, preset=plan.preset, epsilon=plan.cost.epsilon, delta=plan.cost.delta).sums
 
 

@@ -4,10 +4,10 @@ They are cut to the square around their centre, scaled to the side of the data, 
 three equal channels as the data has it. Labels are left aside.
 
 Protected data that is given as public is refused where that is seen without comparing records: if both have the same
-name, path or files, if one folder is in the other, or if the two sets are equal as a whole. The last of these looks at
-content, but excludes one data set only, which is public in that case by the statement itself: nothing is planned or
-released for it, and of every other data set the refusal says nothing more than that it is not this one. Whether single
-records are in both sets is not compared: the answer would tell who is in the data.
+name, path or files, if one folder is in the other, or, with data in memory, if the two sets are equal as a whole. The
+last of these looks at content, but excludes one data set only, which is public in that case by the statement itself:
+nothing is planned or released for it, and of every other data set the refusal says nothing more than that it is not
+this one. Whether single records are in both sets is not compared: the answer would tell who is in the data.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Preconditioner:
     def fit(self, gradients: Tensor, *, power: float, largest: int = LARGEST, floor: float = FLOOR) -> None:
         """From public gradients [n, P]: their principal axes, and (second moment along each)^(-power / 2) as scales.
 
-        With power 0 all scales are 1. Sides above `largest` stay as they are.
+        With power 0 all scales are 1. Sides above `largest` stay as they are, and matrices without any gradient.
         """
         for (first, last), shape, bases in zip(self.places, self.shapes, self.bases):
             found = gradients[:, first:last].unflatten(1, shape)
@@ -46,8 +46,8 @@ class Preconditioner:
                     basis.copy_(torch.linalg.eigh(square.double()).eigenvectors if turn else torch.eye(len(basis)))
         self.scales.fill_(1.0)
         moments = torch.stack([row.square() for row in self.forward(gradients)]).sum(dim=0)
-        scales = [(own + floor * own.mean()) ** (-power / 2) for own in moments.split([b - a for a, b in self.places])]
-        self.scales.copy_(torch.cat(scales))
+        parts = [own + floor * own.mean() for own in moments.split([b - a for a, b in self.places])]
+        self.scales.copy_(torch.cat([part ** (-power / 2) if part.any() else part + 1 for part in parts]))
         self.scales.div_(self.scales.square().mean().sqrt())
 
     def forward(self, rows: Tensor) -> Tensor:

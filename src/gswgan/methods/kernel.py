@@ -17,7 +17,7 @@ from gswgan.critics.kernel.encoder import ENCODER, Training, encoder_of
 from gswgan.critics.kernel.features import KernelSettings, features_of
 from gswgan.critics.kernel.streaming import OnePass
 from gswgan.critics.kernel.vgg import STATEMENT
-from gswgan.errors import PlanError
+from gswgan.errors import PlanError, short
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import Defaults, sum_noise
 from gswgan.plan.facts import Facts
@@ -77,13 +77,7 @@ class PlannedKernel(KernelSettings, CriticSettings):
         needed = ("all", 1, 1, facts.labelled and facts.persons is None)
         if found != needed:
             raise PlanError("privacy", found, f"{needed}: the kernel critic makes one release of everybody")
-        scales, blocks = len(self.length_scales), plan.training.feature_blocks
-        if not scales or self.features % 2 or blocks > self.features // 2:
-            features = (self.features, scales, blocks)
-            raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
-        if len(self.windows) != scales:
-            raise PlanError("windows", self.windows, f"{scales}, one for each length scale")
-        check_encoder(self, plan)
+        check_kernel(self, plan)
         units, what = (facts.records, "records") if facts.persons is None else (facts.persons, "persons")
         if units < (least := _enough(facts, privacy)):
             raise PlanError(
@@ -122,12 +116,18 @@ def describe_kernel(settings: KernelSettings) -> str:
     return f"kernel, {settings.features:,} random features{settings.averaged}{of}, length scale {settings.scales}"
 
 
-def check_encoder(settings: KernelSettings, plan: Plan) -> None:
-    """A network of a size that exists, trained where there are public images to train it with."""
+def check_kernel(settings: KernelSettings, plan: Plan) -> None:
+    """Features that exist; a network of a size that exists, trained where there are public images to train it with."""
+    scales, blocks = len(settings.length_scales), plan.training.feature_blocks
+    if not scales or settings.features % 2 or blocks > settings.features // 2:
+        features = (settings.features, scales, blocks)
+        raise PlanError("features", features, "an even number, a length scale, at most half as many blocks")
+    if len(settings.windows) != scales:
+        raise PlanError("windows", short(settings.windows), f"{scales}, one for each length scale")
     if settings.public_network and (settings.convolutions or settings.encoder_steps):
         raise PlanError("public_network", settings.public_network, "no other network beside it")
     if len(settings.convolutions) > MAX_LAYERS:
-        raise PlanError("convolutions", settings.convolutions, f"at most {MAX_LAYERS} layers")
+        raise PlanError("convolutions", short(settings.convolutions), f"at most {MAX_LAYERS} layers")
     if settings.encoder_steps and (plan.public is None or not settings.convolutions):
         raise PlanError("encoder_steps", settings.encoder_steps, "some exactly where public images are stated")
     if settings.has_encoder and (plan.facts.silos is not None or plan.sums.observer == "server"):

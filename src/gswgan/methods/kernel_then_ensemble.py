@@ -14,7 +14,7 @@ from gswgan.critics.kernel_then_ensemble import KernelThenEnsemble, KernelThenEn
 from gswgan.data import ImageData
 from gswgan.errors import PlanError
 from gswgan.methods.ensemble import check_ensemble, describe_ensemble, hold_critics, make_ensemble
-from gswgan.methods.kernel import announce_release, kernel_critic
+from gswgan.methods.kernel import announce_release, check_kernel, kernel_critic
 from gswgan.plan.context import RunContext
 from gswgan.plan.defaults import TINY, beyond_pixels, kernel_defaults
 from gswgan.plan.facts import Facts
@@ -68,6 +68,7 @@ class PlannedKernelThenEnsemble(KernelThenEnsembleSettings, CriticSettings):
         """A start by record, then one release of all critics in each step."""
         if plan.facts.persons is not None:
             raise PlanError("persons", plan.facts.persons, "none: the start protects one record at a time")
+        check_kernel(self.kernel, plan)
         check_ensemble(plan, start=self.steps)
 
     def make(self, plan: Plan, context: RunContext) -> Critic:

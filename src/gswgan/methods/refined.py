@@ -26,7 +26,7 @@ from gswgan.methods.ensemble import partial_sum, sum_mechanism
 from gswgan.methods.kernel import (
     FEATURES_TOO,
     announce_release,
-    check_encoder,
+    check_kernel,
     check_sums,
     describe_kernel,
     kernel_critic,
@@ -127,7 +127,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         privacy = check_sums(plan)
         if (self.person_clip is None) != (plan.facts.persons is None):
             raise PlanError("person_clip", self.person_clip, "a norm exactly where the data has persons")
-        check_encoder(self.kernel, plan)
+        check_kernel(self.kernel, plan)
         steps = self.steps + self.public_steps + self.pretraining + privacy.releases
         if plan.training.steps != steps:
             raise PlanError("steps", plan.training.steps, f"{steps}, as accounted for")

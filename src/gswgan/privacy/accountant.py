@@ -43,6 +43,9 @@ TAIL = 1e-15
 PLAIN = 50.0
 """The mu above which a sampled answer does not hide who contributed."""
 
+MAX_NUMBERS = 2e7
+"""In a discretized loss, up to which losses are composed: 6 GB of memory."""
+
 VISIBLE_DRAW = "visible draw, delta averaged over the binomial number of uses (exact Gaussian)"
 
 
@@ -135,8 +138,13 @@ def _epsilon(tallied: tuple[tuple[BaseEvent, int], ...], delta: float, neighbour
         return visible_draw_epsilon(seen.event.mu, 1 / seen.rate, counts[seen], delta)
     if not drawn:
         pure = sum(s.pure_epsilon * n if isinstance(s, Laplace) else math.inf for s, n in counts.items())
-        with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
-            return min(pure, float(_compose(counts, neighbours).get_epsilon_for_delta(delta)))
+        try:
+            with np.errstate(over="ignore"):  # a ratio beyond float64 is infinite, and the pure figure is less
+                return min(pure, float(_compose(counts, neighbours).get_epsilon_for_delta(delta)))
+        except PrivacyError:
+            if pure == math.inf:
+                raise
+            return pure
     plain = sum(s.mu**2 * n for s, n in counts.items() if isinstance(s, Gaussian))
     if len(drawn) > 1 or any(isinstance(single, Sampled | Laplace) for single in counts):
         raise PrivacyError(
@@ -163,7 +171,7 @@ def _kinds(counts: dict[BaseEvent, int]) -> tuple[float, dict[Sampled, int], dic
     sampled = {single: times for single, times in counts.items() if isinstance(single, Sampled) and single.rate < 1}
     laplace = {single: times * single.values for single, times in counts.items() if isinstance(single, Laplace)}
     plain = sum(
-        gaussian_of(single).mu ** 2 * times
+        gaussian_of(single).mu * gaussian_of(single).mu * times  # infinite, where a square would raise
         for single, times in counts.items()
         if single not in sampled and single not in laplace
     )
@@ -189,7 +197,11 @@ def _compose(counts: dict[BaseEvent, int], neighbours: Neighbours) -> Any:
     plain, sampled, laplace = _kinds(counts)
     if laplace and sampled:
         raise PrivacyError("composition", ["Laplace", "Sampled"], "one of them in a ledger")
-    grid = {"value_discretization_interval": _grid(counts)[0]}
+    interval, reach = _grid(counts)
+    if not reach / interval <= MAX_NUMBERS:
+        expected = f"at most {MAX_NUMBERS:g} numbers in a privacy loss that is to be computed"
+        raise PrivacyError("epsilon", f"about {reach:.3g}", expected, "Use more noise.")
+    grid = {"value_discretization_interval": interval}
     zeroed, replaced = NeighboringRelation.REPLACE_SPECIAL, NeighboringRelation.REPLACE_ONE
     parts: list[Any] = []
     if plain > 0:  # Gaussians compose exactly into one: their mu^2 add, and under all relations it is a shift
@@ -219,7 +231,7 @@ def _mean_loss(single: Sampled | Laplace) -> float:
     if isinstance(single, Laplace):
         ratio = single.sensitivity / single.scale
         return ratio + math.expm1(-ratio)
-    mu_squared = single.event.mu**2
+    mu_squared = single.event.mu * single.event.mu
     return min(single.rate * mu_squared / 2, single.rate**2 * math.expm1(min(mu_squared, 700.0)))
 
 

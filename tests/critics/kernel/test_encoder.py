@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +177,28 @@ def test_the_file_is_made_once_and_read_as_it_is(tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(RunError, match="the encoder of the run"):
         encoder_of(SETTINGS, Shape(3, 16), path, None)
+
+
+def content_of(**tensor: object) -> bytes:
+    """A file with one tensor."""
+    head = json.dumps({"0.weight": tensor}).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(4)
+
+
+STRANGE = {
+    "half": safetensors.torch.save({n: torch.ones(s).half() for n, s in weight_shapes((6, 8), 3).items()}),
+    "whole": safetensors.torch.save({n: torch.ones(s).int() for n, s in weight_shapes((6, 8), 3).items()}),
+    "nan": safetensors.torch.save({n: torch.full(s, torch.nan) for n, s in weight_shapes((6, 8), 3).items()}),
+    "unknown type": content_of(dtype="F8_E8M0", shape=[4], data_offsets=[0, 4]),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strangers_encoder_ends_in_an_error_of_ours(tmp_path: Path, name: str) -> None:
+    """Of shapes that fit: `gswgan train --from` reads it in a bundle that anybody may have made."""
+    (tmp_path / "encoder.safetensors").write_bytes(STRANGE[name])
+    with pytest.raises(RunError, match="the encoder of the"):
+        encoder_of(SETTINGS, Shape(3, 16), tmp_path / "encoder.safetensors", None)
 
 
 def test_features_are_those_of_the_file_and_no_others() -> None:

@@ -106,16 +106,18 @@ def encoder_shapes(settings: KernelSettings, channels: int) -> dict[str, tuple[i
 
 
 def read_encoder(path: Path, settings: KernelSettings, channels: int) -> bytes:
-    """Read the file, and see that it holds weights of this network."""
+    """Read the file, and see that it holds weights of this network: somebody else may have made it."""
     shapes = encoder_shapes(settings, channels)
     most = sum(4 * math.prod(shape) + 2**12 for shape in shapes.values())
     try:
         content = read_file(path, most)
-        weights = safetensors.torch.load(content)
-    except (OSError, ValueError, safetensors.SafetensorError) as wrong:
+        found = safetensors.torch.load(content)
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as wrong:  # KeyError: a type unknown to torch
         raise RunError("encoder", str(path), "the encoder of the run", "Restore the file.") from wrong
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    if found != shapes or (settings.public_network and not is_vgg(weights)):
+    sound = {name: (tuple(value.shape), value.dtype) for name, value in found.items()} == {
+        name: (shape, torch.float32) for name, shape in shapes.items()
+    } and all(bool(value.isfinite().all()) for value in found.values())
+    if not sound or (settings.public_network and not is_vgg(found)):
         raise RunError("encoder", str(path), "the encoder of the plan", "Restore the file.")
     return content
 
