@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from gswgan.privacy.accountant import visible_draw_epsilon
 from result_runs import RESULTS, SETS, Record, machine, name, spread, table, true_epsilon

@@ -22,6 +22,6 @@ def shapes(n: int = 96, *, side: int = 8, seed: int = 0) -> ImageData:
     return make_image_data(images.astype(np.uint8), labels, classes=3, name="shapes")
 
 
-def photos(n: int = 40, *, seed: int = 1) -> PublicImages:
+def photos(n: int = 40, *, seed: int = 1, channels: int = 3) -> PublicImages:
     images = np.random.default_rng(seed).integers(0, 256, (n, 10, 14, 3), dtype=np.uint8)
-    return read_public(images, image_size=8, channels=3)
+    return read_public(images, image_size=8, channels=channels)

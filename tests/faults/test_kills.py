@@ -29,6 +29,7 @@ from gswgan.release.verify import verify
 from gswgan.run import checkpoint
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from public_shapes import photos
 
 SHORT, LONG = 2, 12
 """Folders that are hurt in the default suite and in the slow one."""
@@ -44,7 +45,7 @@ def packing(place: Path) -> Packing:
 
 WORKS: dict[str, Callable[[Path], Any]] = {
     "training, kernel": lambda place: Training("kernel", 8),
-    "training, refined": lambda place: Training("refined", 8),
+    "training, refined": lambda place: Training("refined", 8, public=photos(channels=1)),
     "training, ensemble": lambda place: Training("ensemble", 6, critics=8),
     "packing": packing,
     "a round, trusted aggregator": lambda place: OneRound("trusted-aggregator", 10),

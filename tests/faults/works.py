@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gswgan.data import ImageData, clients, make_image_data
+from gswgan.data.public import PublicImages
 from gswgan.federated.client import Client
 from gswgan.federated.memory import Cap
 from gswgan.federated.remote_critics import InProcess, run_rounds
@@ -23,15 +24,23 @@ from gswgan.federated.site_rounds import RefinedBySites, SiteRounds
 from gswgan.federated.site_steps import read_turn
 from gswgan.federated.trust import make_federated_plan, most_spent, trust_of
 from gswgan.methods import make_plan
-from gswgan.plan.facts import Facts
+from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.plan import Plan
 from gswgan.release.pack import pack
 from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
+from public_shapes import QUICK
 
 CPU = torch.device("cpu")
 PERSONS = 8
-PUBLISHED = ("generator.safetensors", "embedding.safetensors", "ledger.jsonl", "privacy.json", "federation.json")
+PUBLISHED = (
+    "encoder.safetensors",
+    "generator.safetensors",
+    "embedding.safetensors",
+    "ledger.jsonl",
+    "privacy.json",
+    "federation.json",
+)
 
 
 def people() -> ImageData:
@@ -55,13 +64,15 @@ def small(plan: Plan) -> Plan:
 
 
 def small_refined(plan: Plan, steps: int = 6) -> Plan:
-    """The plan with so many steps in each of the two stages before DP-SGD."""
+    """The plan with so many steps in each of the stages before DP-SGD."""
+    stages = ("steps", "pretraining") if plan.public is None else ("steps", "public_steps", "pretraining")
+    encoder = {} if plan.public is None else QUICK
     critic = dataclasses.replace(
-        plan.critic, steps=steps, pretraining=steps, pretraining_batch=16, samples=32, draws=1,
-        kernel=dataclasses.replace(plan.critic.kernel, features=64),
+        plan.critic, pretraining_batch=16, samples=32, draws=1, **dict.fromkeys(stages, steps),
+        kernel=dataclasses.replace(plan.critic.kernel, features=64, **encoder),
         start=dataclasses.replace(plan.critic.start, architecture="mlp", width=16),
     )  # fmt: skip
-    training = dataclasses.replace(plan.training, steps=2 * steps + plan.sums.releases, batch_size=12)
+    training = dataclasses.replace(plan.training, steps=len(stages) * steps + plan.sums.releases, batch_size=12)
     generator = dataclasses.replace(plan.generator, width=4)
     return dataclasses.replace(plan, critic=critic, training=training, generator=generator, curve=())
 
@@ -69,16 +80,16 @@ def small_refined(plan: Plan, steps: int = 6) -> Plan:
 class Training:
     """A centralized training."""
 
-    def __init__(self, preset: str, steps: int, **options: Any) -> None:
+    def __init__(self, preset: str, steps: int, *, public: PublicImages | None = None, **options: Any) -> None:
         self.name, self.data = f"training, {preset}", dataclasses.replace(people(), persons=None, person_ids=())
-        self.plan = small(
-            make_plan(Facts.of(self.data), preset=preset, steps=steps, insecure_reproducible=True, **options)
-        )
+        options |= {"public": None if public is None else PublicFacts.of(public), "insecure_reproducible": True}
+        self.plan = small(make_plan(Facts.of(self.data), preset=preset, steps=steps, **options))
+        self.public = public
 
     def live(self, root: Path) -> None:
         folder = RunFolder(root / "run")
         if not folder.model.exists():
-            folder = RunFolder.create(root / "run", self.plan)
+            folder = RunFolder.create(root / "run", self.plan, public=self.public)
         if not folder.is_finished or folder.key.exists():
             run(folder, self.data, device=CPU)
 

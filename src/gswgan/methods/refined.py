@@ -207,8 +207,8 @@ def sizes(facts: Facts, device: str) -> Sizes:
     batch = max(1, min(2048, units // 10))
     if device.startswith("cuda"):
         return Sizes(
-            batch=batch, releases=450, draws=8, width=32, samples=2**18, public_steps=16_000, pretraining=6000,
-            pretraining_batch=512, learning_rate=1.2e-3, averaging=20.0,
+            batch=batch, releases=450, draws=8, width=32, samples=min(2**18, 2**32 // facts.pixels),
+            public_steps=16_000, pretraining=6000, pretraining_batch=512, learning_rate=1.2e-3, averaging=20.0,
         )  # fmt: skip
     return Sizes(
         batch=min(batch, 512), releases=200, draws=4, width=16, samples=2**14, public_steps=4000, pretraining=2000,
