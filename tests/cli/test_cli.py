@@ -234,6 +234,7 @@ def test_unlabelled_and_by_person(npz: Path, tmp_path: Path) -> None:
     assert "1 classes" in text
     text = call(*common, "--classes", 3, "--group-by", persons, "--epsilon", 50, "--out", tmp_path / "two")
     assert "one person replaced" in text
+    assert "A person is whatever the records were grouped by" in (tmp_path / "two" / "release" / "card.md").read_text()
     by_person = ("--classes", 3, "--group-by", persons)
     text = call(*common, *by_person, "--preset", "ensemble", "--critics", 8, "--out", tmp_path / "three")
     assert "one person replaced" in text
