@@ -19,7 +19,7 @@ def describe(plan: Plan) -> str:
     """The plan on a few lines: everything that matters for the guarantee, then the rest."""
     facts, training = plan.facts, plan.training
     lines = [
-        f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
+        f"data:      {facts.data}: {plan.size}, {facts.many_classes}, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
@@ -108,17 +108,17 @@ def _beyond(found: Comparison) -> str:
         return start
     each = found.facts.records // found.enough_critics
     short = "" if each >= found.facts.classes else ": too few"
-    return f"{start}: from K = {found.enough_critics:,} on, {each:,} records each{short}"
+    found_by = f"{each:,} record{'s' * (each != 1)} each{short}" if each else "more than there are records"
+    return f"{start}: from K = {found.enough_critics:,} on, {found_by}"
 
 
 def _loud(found: Comparison) -> str:
     """What it would take for the kernel critic's noise to be bearable."""
-    unit, epsilon, classes = found.kernel.unit, found.enough_epsilon, found.facts.classes
-    many = "1 class" if classes == 1 else f"{classes} classes"
+    unit, epsilon = found.kernel.unit, found.enough_epsilon
     other = f", or epsilon {epsilon:.2g} with these" if epsilon <= 100 else ""
     return (
-        f"too few {unit}s for {many} at this epsilon: noise above {BEARABLE:g} shows with the kernel critic too; "
-        f"enough would be {found.enough_units:,} {unit}s{other}"
+        f"too few {unit}s for {found.facts.many_classes} at this epsilon: noise above {BEARABLE:g} shows with the "
+        f"kernel critic too; enough would be {found.enough_units:,} {unit}s{other}"
     )
 
 
