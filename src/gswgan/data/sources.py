@@ -131,7 +131,9 @@ def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
     path = Path(spec)
     try:
         is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
-    except OSError as error:  # a name that is too long, a folder that may not be entered
+        if is_folder:
+            next(path.iterdir(), None)
+    except OSError as error:  # a name that is too long, a folder that may not be read
         expected = f"a path that can be read ({error.strerror})"
         raise DataError("data", short(path.name), expected, "Check the path (--data).") from error
     if not str(spec):
