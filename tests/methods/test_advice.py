@@ -133,8 +133,16 @@ def test_enough_records_and_enough_epsilon_are_enough_and_no_more() -> None:
         (MNIST, {"preset": "paper"}, ["kernel (--preset kernel)", "noise 60 a step", "852 times"]),
         (images(1437, size=8), {"epsilon": 0.3}, ["too few records", "9,883 records, or epsilon 2.5"]),
         (images(10**6, size=32, channels=3), {"delta": 1e-7}, ["ensemble (--preset ensemble)", "not measured"]),
-        (images(60_000, size=64, channels=3), {}, ["expect coarse images", "from K = 2,945 on, 20 records each"]),
-        (images(2000, size=128, channels=3, classes=3), {}, ["from K = 5,889 on, more than there are records\n"]),
+        (
+            images(60_000, size=64, channels=3),
+            {},
+            ["expect coarse images", "K = 2,945 critics on, 20 records each"],
+        ),
+        (
+            images(2000, size=128, channels=3, classes=3),
+            {},
+            ["5,889 critics on, more than there are records\n"],
+        ),
         (images(500, classes=62), {}, ["the ensemble has", "but its critics would know 0.05 records of a class"]),
         (images(60_000, persons=100), {"epsilon": 1, "delta": 1e-3}, ["too few persons"]),
         (images(9, classes=1000), {}, ["enough would be 153,847 records\n"]),  # no epsilon with a meaning would do

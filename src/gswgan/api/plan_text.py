@@ -103,13 +103,13 @@ def _beyond(found: Comparison) -> str:
         return f"{start}; critics learn their own, and have worked with noise up to {BEARABLE:g}"
     if found.class_per_critic < 1:
         return f"{start}; but critics would know {found.class_per_critic:.1g} records of a class, too few to learn from"
-    start += f"; critics learn their own, but have worked with noise up to {BEARABLE:g} only"
+    start += f"; the ensemble's critics learn their own, but have worked with noise up to {BEARABLE:g} only"
     if found.ensemble.sampling == "one":  # the noise of the published draw does not fall with K
         return start
     each = found.facts.records // found.enough_critics
     short = "" if each >= found.facts.classes else ": too few"
-    found_by = f"{each:,} record{'s' * (each != 1)} each{short}" if each else "more than there are records"
-    return f"{start}: from K = {found.enough_critics:,} on, {found_by}"
+    each_has = f"{each:,} record{'s' * (each != 1)} each{short}" if each else "more than there are records"
+    return f"{start}: from K = {found.enough_critics:,} critics on, {each_has}"
 
 
 def _loud(found: Comparison) -> str:
