@@ -231,9 +231,10 @@ def test_unlabelled_and_by_person(npz: Path, tmp_path: Path) -> None:
     persons = write_persons(tmp_path / "persons.csv", np.arange(96) // 2)
     common = ("train", "--data", npz, "--steps", 5, "--device", "cpu")
     text = call(*common, "--no-labels", "--out", tmp_path / "one")
-    assert "1 classes" in text
+    assert "96 records, 1 class, " in text
     text = call(*common, "--classes", 3, "--group-by", persons, "--epsilon", 50, "--out", tmp_path / "two")
     assert "one person replaced" in text
+    assert "A person is whatever the records were grouped by" in (tmp_path / "two" / "release" / "card.md").read_text()
     by_person = ("--classes", 3, "--group-by", persons)
     text = call(*common, *by_person, "--preset", "ensemble", "--critics", 8, "--out", tmp_path / "three")
     assert "one person replaced" in text

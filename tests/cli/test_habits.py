@@ -50,6 +50,7 @@ def run_as(user: int, *arguments: object) -> tuple[int, str]:
 
 HOW = {
     "train": ("train", "--data", "{}"),
+    "public": ("train", "--data", "digits", "--public", "{}"),
     "group-by": ("train", "--data", "digits", "--group-by", "{}.csv"),
     "budget of train": ("train", "--data", "digits", "--budget", "{}"),
     "plan": ("train", "--data", "digits", "--plan", "{}"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import tiny_images
-from gswgan.data import ImageData, load_data, open_stream
+from gswgan.data import ImageData, load_data, open_stream, parquet
 from gswgan.data import files as data_files
 from gswgan.data.files import find_data_files, read_batches
 from gswgan.errors import DataError
@@ -151,6 +151,23 @@ def test_damaged_files_links_and_files_that_differ_are_refused(tmp_path: Path, s
     whole[1].symlink_to(whole[0])
     with pytest.raises(DataError, match="symbolic link"):
         open_stream(folder)
+
+
+def test_damaged_content_is_told_in_words_that_fit_the_file(tmp_path: Path, stripes: ImageData, monkeypatch) -> None:
+    def broken(*_: object) -> object:
+        raise ValueError  # as pyarrow does for some damaged pages
+
+    folder = write_parquet(tmp_path / "set", stripes)
+    monkeypatch.setattr(parquet, "rows_at_a_time", broken)
+    with pytest.raises(DataError, match=r"damaged content.*a Parquet file") as refused:
+        load_data(folder)
+    assert "npy" not in str(refused.value)
+
+
+def test_one_parquet_file_in_place_of_its_folder_is_told_so(tmp_path: Path, stripes: ImageData) -> None:
+    path = next(write_parquet(tmp_path / "set", stripes).iterdir())
+    with pytest.raises(DataError, match="Pass the folder that holds it"):
+        load_data(path)
 
 
 def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:

@@ -235,6 +235,11 @@ def test_refused_persons(persons: Any) -> None:
         make_image_data(GREY, persons=persons)
 
 
+def test_a_picture_that_is_not_square_is_told_by_width_and_height() -> None:
+    with pytest.raises(DataError, match=r"48 x 32 pixels \(width x height\)"):
+        make_image_data(np.zeros((3, 32, 48), np.uint8), np.zeros(3, int), classes=1)
+
+
 def test_pictures_that_are_not_square_are_cut_around_the_centre_where_that_is_stated() -> None:
     wide = np.zeros((2, 10, 30, 3), np.uint8)
     wide[:, :, 10:20] = 200

@@ -143,6 +143,14 @@ def test_parquet_data_names_its_own_column(tmp_path: Path) -> None:
         load_data(root, group_by="nobody")
 
 
+def test_the_column_of_the_images_names_no_persons(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (the extra parquet)")
+    root = write_parquet(tmp_path / "set", tiny_images(24))
+    with pytest.raises(DataError, match="not that of the images") as refused:
+        load_data(root, group_by="image")
+    assert "PNG" not in str(refused.value)  # no bytes of a record
+
+
 def test_only_parquet_data_has_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"group_by = 'patient'.*a table"):
         load_data(folder(tmp_path / "set"), group_by="patient")

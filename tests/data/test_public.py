@@ -67,6 +67,24 @@ def test_what_cannot_be_read_is_said_of_public_and_not_of_the_data(tmp_path: Pat
         read_public(tmp_path / "nowhere", image_size=12, channels=3)
 
 
+def test_a_path_is_named_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "damaged.npz"
+    path.parent.mkdir()
+    path.write_bytes(b"no zip")
+    with pytest.raises(DataError, match="damaged") as refused:
+        read_public(path, image_size=8, channels=1)
+    assert str(path) in str(refused.value)
+
+
+def test_a_folder_that_may_not_be_read_is_said_of_public(tmp_path: Path, monkeypatch) -> None:
+    def denied(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(DataError, match=r"^public = .*Permission denied.*--public"):
+        read_public(tmp_path, image_size=8, channels=1)
+
+
 def test_the_protected_data_by_its_name_path_link_or_files_is_refused(tmp_path: Path) -> None:
     private, other = tmp_path / "private", tmp_path / "other"
     for folder in (private, other):

@@ -117,9 +117,9 @@ def test_on_the_command_line_a_missing_file_is_said_before_there_is_a_run(
     assert STATED in " ".join(planned.output.split())
 
 
-def test_python_takes_it_beside_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch)
     data = shapes(300)
-    model = GSWGAN(preset="kernel", steps=2, device="cpu", verbose=False, epsilon=10, delta=1e-5)
-    planned = model.plan(data, public_features="vgg19")
+    model = GSWGAN(preset="kernel", steps=2, device="cpu", verbose=False, public_features="vgg19")
+    planned = model.plan(data)
     assert STATED in " ".join(str(planned).split())

@@ -34,6 +34,12 @@ def test_a_critic_whose_steps_need_data_is_not_timed() -> None:
     assert estimate(make_plan(Facts.of(tiny_images()), preset="ensemble", steps=3), CPU) is None
 
 
+def test_slow_and_fast_steps_are_told_in_milliseconds() -> None:
+    slow, fast = (timing.Estimate(release=1.9, step=step, steps=4000, device="cpu") for step in (5.284, 0.0707))
+    assert "4,000 steps of 5,284 ms;" in str(slow)
+    assert "4,000 steps of 70.7 ms;" in str(fast)
+
+
 def test_times_in_words() -> None:
     assert [duration(s) for s in (0.01, 3.21, 42, 90, 1200, 7300, 40_000)] == [
         "0.1 s", "3.2 s", "42 s", "1.5 min", "20 min", "2 h", "11 h",

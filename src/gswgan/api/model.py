@@ -56,6 +56,7 @@ class GSWGAN:
         device: str | None = None,
         insecure_reproducible: bool = False,
         neighbours: str = "replace-one",
+        public_features: str = "",
         allow_large_delta: bool = False,
         force_spend: bool = False,
         budget: str | Path | None = None,
@@ -67,7 +68,8 @@ class GSWGAN:
         `force_spend`. Presets as published (`paper`, `dp-cgan`) have a fixed noise.
 
         `neighbours` is "replace-one" or "zeroed" (one record's contribution removed, n public: a weaker statement, for
-        comparison with epsilons of one record added or removed).
+        comparison with epsilons of one record added or removed). `public_features` "vgg19": features by a network that
+        others trained on public photographs (docs/data.md).
 
         `method` is GS-WGAN or one of the baselines (docs/methods.md), which differ in nothing else. `budget` is a file
         (`gswgan budget`) that a run is entered into before it releases anything.
@@ -78,6 +80,7 @@ class GSWGAN:
         self.epsilon, self.delta, self.method, self.preset = epsilon, delta, method, preset
         self.critics, self.steps, self.seed, self.device = critics, steps, seed, device
         self.insecure_reproducible, self.neighbours = insecure_reproducible, neighbours
+        self.public_features = public_features
         self.allow_large_delta, self.force_spend, self.budget = allow_large_delta, force_spend, budget
         self.verbose, self.callback = verbose, callback
         self._model: ReleasedModel | None = None
@@ -109,7 +112,6 @@ class GSWGAN:
         name: str | None = None,
         saved: str | Path | None = None,
         public: Any = None,
-        public_features: str = "",
         **reading: Any,
     ) -> PlannedRun:
         """What `fit` would do with this data. Nothing is released; `print` shows it, `fit` takes it.
@@ -117,17 +119,15 @@ class GSWGAN:
         The arguments are those of `fit`. `name` is a public name of the data for card and report. `saved` is the file
         of a plan to run as it is. `public` are images that nobody needs to protect (a name, a path or an object in
         memory), as you state by passing them: presets `kernel` and `refined` train on them first. Their number and
-        digest are published. `public_features` "vgg19": features by a network that others trained on public photographs
-        (docs/data.md).
+        digest are published.
         """
         reading |= {"classes": classes, "image_size": image_size}
         opened = open_input(images, labels, class_names=class_names, persons=persons, **reading)
         kind = "cuda" if str(self.device).partition(":")[0] == "cuda" else pick_device(self.device).type
-        options = ("epsilon", "delta", "method", "preset", "critics", "steps", "seed", "neighbours")
+        options = ("epsilon", "delta", "method", "preset", "critics", "steps", "seed", "neighbours", "public_features")
         planned = plan_training(
             opened,
-            {name: getattr(self, name) for name in (*options, "insecure_reproducible")}
-            | {"device": kind, "public_features": public_features},
+            {name: getattr(self, name) for name in (*options, "insecure_reproducible")} | {"device": kind},
             saved=None if saved is None else Path(saved),
             name=name,
             budget=None if self.budget is None else Path(self.budget),

@@ -8,7 +8,7 @@ import math
 
 from gswgan.methods import find_method, make_draft
 from gswgan.methods.advice import BEARABLE, Comparison, compare_plan, ensemble_noise
-from gswgan.plan.defaults import LARGEST_SIDE, score_noise
+from gswgan.plan.defaults import LARGEST_SIDE, beyond_pixels, score_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.plan.wording import public_text
@@ -19,7 +19,7 @@ def describe(plan: Plan) -> str:
     """The plan on a few lines: everything that matters for the guarantee, then the rest."""
     facts, training = plan.facts, plan.training
     lines = [
-        f"data:      {facts.data}: {plan.size}, {facts.classes} classes, "
+        f"data:      {facts.data}: {plan.size}, {facts.many_classes}, "
         f"{facts.image_size}x{facts.image_size}x{facts.channels}",
         f"public:    all of that line, and the class names: {facts.names}",
         *([f"read as:   {facts.reading.text}"] if facts.reading.text else []),
@@ -67,19 +67,19 @@ def advice(plan: Plan) -> str:
     if plan.sums.critics is None and not plan.critic.can_stream:
         return "which critic: the kernel critic first, then a denoiser: docs/methods.md says what that was seen to buy"
     found = compare_plan(plan)
-    how = {"kernel": "--preset kernel", "ensemble": "--preset ensemble"}
-    if plan.claimed is None:  # the paper's run is for comparison
-        how["kernel" if plan.critic.can_stream else "ensemble"] = "as planned"
-    coarse = ", but expect coarse images" if found.beyond_pixels and found.choice == "kernel" else ""
+    how = "as planned" if plan.critic.can_stream else "--preset kernel"
     lines = [
-        f"which critic: {found.choice} ({how[found.choice]}){coarse}",
+        f"which critic: kernel ({how})",
         "  noise in a fake's gradient, over the longest gradient without noise: "
         f"kernel {_figure(found.kernel_noise)}, ensemble {_figure(found.run_noise)}: {_less(found)}",
         f"  (ensemble: K = {found.ensemble.critics}, noise {_figure(found.step_noise)} a step, averaged over "
         f"{found.ensemble.releases} steps: its best case)",
     ]
-    if found.beyond_pixels:
-        lines.append("  " + _beyond(found))
+    if beyond_pixels(plan.facts) and not public_text(plan):
+        lines.append(
+            f"  colour or above {LARGEST_SIDE}x{LARGEST_SIDE}: expect coarse images; public images or features "
+            "help (--public, --public-features)"
+        )
     if found.is_loud:
         lines.append("  " + _loud(found))
     return "\n".join([*lines, "  how to read this: docs/methods.md"])
@@ -96,29 +96,13 @@ def _less(found: Comparison) -> str:
     return f"the ensemble has {_figure(1 / found.ratio)} times less, but {known}"
 
 
-def _beyond(found: Comparison) -> str:
-    """What to expect where pixel features were not measured, and what may keep the ensemble from being the answer."""
-    start = f"colour or above {LARGEST_SIDE}x{LARGEST_SIDE}: pixel features should fall short (expected, not measured)"
-    if found.choice == "ensemble":
-        return f"{start}; critics learn their own, and have worked with noise up to {BEARABLE:g}"
-    if found.class_per_critic < 1:
-        return f"{start}; but critics would know {found.class_per_critic:.1g} records of a class, too few to learn from"
-    start += f"; critics learn their own, but have worked with noise up to {BEARABLE:g} only"
-    if found.ensemble.sampling == "one":  # the noise of the published draw does not fall with K
-        return start
-    each = found.facts.records // found.enough_critics
-    short = "" if each >= found.facts.classes else ": too few"
-    return f"{start}: from K = {found.enough_critics:,} on, {each:,} records each{short}"
-
-
 def _loud(found: Comparison) -> str:
     """What it would take for the kernel critic's noise to be bearable."""
-    unit, epsilon, classes = found.kernel.unit, found.enough_epsilon, found.facts.classes
-    many = "1 class" if classes == 1 else f"{classes} classes"
+    unit, epsilon = found.kernel.unit, found.enough_epsilon
     other = f", or epsilon {epsilon:.2g} with these" if epsilon <= 100 else ""
     return (
-        f"too few {unit}s for {many} at this epsilon: noise above {BEARABLE:g} shows with the kernel critic too; "
-        f"enough would be {found.enough_units:,} {unit}s{other}"
+        f"too few {unit}s for {found.facts.many_classes} at this epsilon: noise above {BEARABLE:g} shows with the "
+        f"kernel critic too; enough would be {found.enough_units:,} {unit}s{other}"
     )
 
 

@@ -33,7 +33,7 @@ def as_text(arguments: dict[str, Any], defaults: dict[str, Any], model: Released
         facts = model.plan.facts
         size = f"{facts.image_size}x{facts.image_size}x{facts.channels}"
         lines += [
-            f"  data:      {facts.data}: {model.plan.size}, {facts.classes} classes ({facts.names}), {size}",
+            f"  data:      {facts.data}: {model.plan.size}, {facts.many_classes} ({facts.names}), {size}",
             f"  guarantee: {guarantee}",
         ]
         if model.left_out:

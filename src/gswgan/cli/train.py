@@ -95,7 +95,8 @@ def train(
         help="Number of critics or teachers, each with its own part of the data (ensemble, paper, g-pate, pate-gan).",
         rich_help_panel=_RUN)] = None,
     steps: Annotated[int | None, typer.Option(
-        help="Training steps. Each one releases with an ensemble and most baselines, none with the kernel critic.",
+        help="Training steps. Each one releases with an ensemble and most baselines, none with the kernel critic. With "
+        "refined: of DP-SGD alone, which come after thousands that release nothing more.",
         rich_help_panel=_RUN)] = None,
     out: Annotated[Path | None, typer.Option(
         help="The run folder to make. Default: runs/DATA-PRESET, runs/DATA-METHOD.", rich_help_panel=_RUN)] = None,

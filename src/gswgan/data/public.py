@@ -64,8 +64,8 @@ def read_public(source: Any, *, image_size: int, channels: int) -> PublicImages:
         try:
             found = load_data(source, labels=False, **options)
         except DataError as wrong:
-            name, todo = wrong.name.replace("data", "public"), wrong.todo.replace("--data", "--public")
-            raise DataError(name, wrong.value, wrong.expected, todo) from wrong
+            name = "public" if wrong.name == "data" else wrong.name  # which may be the path of a file
+            raise DataError(name, wrong.value, wrong.expected, wrong.todo.replace("--data", "--public")) from wrong
     else:
         pixels = np.moveaxis(source.images, 1, -1) if isinstance(source, ImageData) else source
         found = read_objects(pixels, False, **options)

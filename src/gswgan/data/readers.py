@@ -171,7 +171,7 @@ def _problem(error: Exception) -> str:
     """What the standard library found, in words where we have some."""
     words = {
         zipfile.BadZipFile: "no zip archive, or a damaged one", gzip.BadGzipFile: "damaged gzip data",
-        zlib.error: "damaged compressed data", EOFError: "an early end", ValueError: "no npy array, or a damaged one",
+        zlib.error: "damaged compressed data", EOFError: "an early end", ValueError: "damaged content",
     }  # fmt: skip
     if isinstance(error, StorageError):
         return f"not {error.expected}"

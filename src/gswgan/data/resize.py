@@ -25,7 +25,7 @@ def check_square(height: int, width: int, *, name: str) -> None:
     """Without `image_size` a picture must be square and of a size the networks are made for."""
     if height != width or not MIN_SIDE_PIXELS <= height <= MAX_SIDE_PIXELS:
         raise DataError(
-            name, f"{height} x {width} pixels",
+            name, f"{width} x {height} pixels (width x height)",
             f"square images with a side of {MIN_SIDE_PIXELS} to {MAX_SIDE_PIXELS} pixels",
             "Pass image_size=N (--image-size N) to scale them with their aspect kept and pad them to a square, or to "
             "cut them to one (--fit crop).",

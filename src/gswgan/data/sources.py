@@ -99,6 +99,8 @@ def _persons(spec: str | Path, source: _Source, options: ReadOptions) -> np.ndar
         )
     if source.parquet is not None and not is_table(options.group_by):
         column = str(options.group_by)
+        if column in source.parquet.parts[0].columns[:1]:
+            raise DataError("group_by", column, "a column of ids, not that of the images", "Choose another column.")
         return complete(read_column(source.parquet, column), options.missing, f"column {column}")
     return persons_of(options.group_by, source.files, len(source.images), options.missing)
 
@@ -129,7 +131,9 @@ def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
     path = Path(spec)
     try:
         is_folder, kind = path.is_dir(), path.suffix.lower() if path.is_file() else ""
-    except OSError as error:  # a name that is too long, a folder that may not be entered
+        if is_folder:
+            next(path.iterdir(), None)
+    except OSError as error:  # a name that is too long, a folder that may not be read
         expected = f"a path that can be read ({error.strerror})"
         raise DataError("data", short(path.name), expected, "Check the path (--data).") from error
     if not str(spec):
@@ -161,7 +165,8 @@ def _at_path(spec: str | Path, options: ReadOptions, split: str) -> _Source:
     if problem := path_problem(path):
         expected = f"{', '.join(NAMES)}, or the path of your data{problem}"
         raise DataError("data", str(spec), expected, "Check the name or the path (--data).")
-    raise DataError("data", str(spec), _ACCEPTED, "Check the name or the path (--data).")
+    folder = "Pass the folder that holds it" if kind == ".parquet" else "Check the name or the path"
+    raise DataError("data", str(spec), _ACCEPTED, f"{folder} (--data).")
 
 
 def _data_files(many: DataFiles, options: ReadOptions) -> _Source:

@@ -51,7 +51,7 @@ class Generator:
     ) -> None:
         """`updates` is the planned number of descents: the schedule of the learning rate needs it."""
         self.settings, self.options = settings, optimizer
-        self.label_set = np.arange(classes)
+        self.label_set, self._image_size = np.arange(classes), image_size
         self.device, self._streams, self._planned = device, streams, updates
         self._mixed = mixed_precision
         with torch.random.fork_rng(devices=[]):
@@ -110,8 +110,9 @@ class Generator:
         """Return the network of an earlier stage, which is published as well; None where there is none."""
         return None
 
-    def released_network(self, *, batches: int = 20, batch_size: int = 500) -> nn.Module:
+    def released_network(self, *, batches: int = 20) -> nn.Module:
         """Return the averaged network with batch statistics estimated from its own samples: what is published."""
+        batch_size = 500 if self._image_size <= 32 else 100  # memory and time go with the pixels
         network = copy.deepcopy(self.averaged)
         for mine, current in zip(network.buffers(), self.network.buffers(), strict=True):
             mine.copy_(current)

@@ -1,4 +1,4 @@
-"""Which critic to use: the noise of both, relative to their signals, from public facts and the guarantee alone.
+"""Both critics compared: the noise of both, relative to their signals, from public facts and the guarantee alone.
 
 Both critics hand the generator a gradient for each fake. Their common measure is the length of the noise in it (all
 pixels), in units of the longest gradient that the same critic could give without noise. The kernel critic's noise is
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from gswgan.methods import make_draft
-from gswgan.plan.defaults import beyond_pixels, gradient_noise
+from gswgan.plan.defaults import gradient_noise
 from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan, PrivacySettings
 from gswgan.plan.settings import MAX_EPSILON
@@ -81,25 +80,9 @@ class Comparison:
         return self.facts.records / ((self.ensemble.critics or 1) * self.facts.classes)
 
     @property
-    def beyond_pixels(self) -> bool:
-        """Whether the images are unlike all that pixel features were measured on. A judgement, not a bound."""
-        return beyond_pixels(self.facts)
-
-    @property
     def is_loud(self) -> bool:
         """Whether the kernel critic's noise shows as well: too few records for the classes at this epsilon."""
         return self.kernel_noise > BEARABLE
-
-    @property
-    def choice(self) -> Literal["kernel", "ensemble"]:
-        """The kernel critic, unless its features should fall short and the ensemble has bearable noise."""
-        fit = self.run_noise <= BEARABLE and self.class_per_critic >= 1  # a critic cannot judge a class it never saw
-        return "ensemble" if self.beyond_pixels and fit else "kernel"
-
-    @property
-    def enough_critics(self) -> int:
-        """Critics from which on the ensemble's noise would be bearable: it falls as their number grows."""
-        return math.ceil((self.ensemble.critics or 1) * self.run_noise / BEARABLE)
 
     @property
     def enough_units(self) -> int:

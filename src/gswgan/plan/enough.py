@@ -48,10 +48,9 @@ def too_few(plan: Plan) -> PlanError | None:
     least = least_units(plan)
     if least is None or units >= least:
         return None
-    many = "1 class" if plan.facts.classes == 1 else f"{plan.facts.classes} classes"
     return PlanError(
-        what, units, f"at least {least} for {many} at epsilon {plan.cost.epsilon:.4g}, since with fewer no class of "
-        "average size can be told from the noise, and epsilon is spent for nothing",
+        what, units, f"at least {least} for {plan.facts.many_classes} at epsilon {plan.cost.epsilon:.4g}, since with "
+        "fewer no class of average size can be told from the noise, and epsilon is spent for nothing",
         f"Use more {what}, fewer classes or a larger --epsilon. If it is meant all the same, --force-spend (Python: "
         "force_spend=True).",
     )  # fmt: skip

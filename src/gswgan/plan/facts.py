@@ -105,6 +105,11 @@ class Facts:
         )
 
     @property
+    def many_classes(self) -> str:
+        """How many classes, in words."""
+        return "1 class" if self.classes == 1 else f"{self.classes} classes"
+
+    @property
     def size(self) -> str:
         """How much data, in words: of persons alone where each counts as one record (all that a federation knows)."""
         where = "" if self.silos is None else f" at {len(self.silos.sites)} sites"

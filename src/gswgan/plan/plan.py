@@ -116,13 +116,9 @@ class CriticSettings(ABC):
     void: ClassVar[str | None] = None
     """Why no run has a guarantee, for the method that has none."""
 
-    has_embedding: ClassVar[bool] = False
-    """Whether the run publishes mean embeddings of pixel features."""
-
-    can_stream: ClassVar[bool] = False
-    """Whether one pass over the data in any order is all that a run needs: it may stay in files, and be used again."""
-
+    has_embedding: ClassVar[bool] = False  # whether the run publishes mean embeddings of features
     can_spread: ClassVar[bool] = False  # whether the critics, or the records, may be spread over several processes
+    can_stream: ClassVar[bool] = False  # whether one pass over the data is all that a run needs: it may stay in files
 
     def public_use(self) -> str | None:
         """What the statement about public images adds; None where they are of no use."""

@@ -22,7 +22,10 @@ def strength(epsilon: float) -> str:
 def several_records(unit: str) -> str:
     """What the guarantee for one unit means for the other records of a person."""
     if unit == "person":
-        return "All records of a person together are protected."
+        return (
+            "All records of a person together are protected. A person is whatever the records were grouped by: if that "
+            "is, say, a lesion, a patient may be several of them."
+        )
     if unit == "invented client":
         return f"{INVENTED} All records of one group together are protected. A person may be in several groups."
     return "Several records of one person are protected only as a group, at a multiple of the cost."

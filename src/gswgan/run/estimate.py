@@ -36,9 +36,10 @@ class Estimate:
         return self.release + self.steps * self.step
 
     def __str__(self) -> str:
+        milliseconds = f"{1000 * self.step:,.{1 if self.step < 0.1 else 0}f}"
         return (
             f"about {duration(self.seconds)} on this machine ({self.device}): {duration(self.release)} for the "
-            f"release, {self.steps:,} steps of {1000 * self.step:.3g} ms; timed just now, on random numbers"
+            f"release, {self.steps:,} steps of {milliseconds} ms; timed just now, on random numbers"
         )
 
 

@@ -256,7 +256,7 @@ def make_critic(
     entered = enter(folder, plan, data, secret)  # into its budget, if any, before anything is released
     if data is not None:
         if isinstance(data, ImageStream):
-            note("digesting the files of the data")
+            note("reading the files of the data once, for their checksums")
         folder.bind_data(data, secret)
     public = Streams.public(plan.seed)
     context = folder.context(

@@ -28,7 +28,7 @@ from gswgan.generators.scaled_descent import put_weights, weights_of
 from gswgan.privacy.randomness import BatchStreams
 
 NUMBERS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**29}
-"""Numbers in the gradients of a chunk of records, at the most, by the device."""
+"""Numbers in the gradients of a chunk of records, at the most, by the device; fewer above 32x32, by the pixels."""
 
 
 class HeldRecords:
@@ -59,7 +59,8 @@ class HeldRecords:
         """
         self._preconditioner, self._gradients = preconditioner, gradients
         self.descent = RecordGradients(network, mechanism, held=self.held, at_once=at_once)
-        self.descent.prepare(self.total, numbers_per_chunk=NUMBERS_PER_CHUNK[self.device.type])
+        numbers = int(NUMBERS_PER_CHUNK[self.device.type] * min(1.0, (32 / self.images.shape[-1]) ** 2))
+        self.descent.prepare(self.total, numbers_per_chunk=numbers)
 
     def answer(self, step: int, batches: BatchStreams) -> Tensor:
         """The noisy mean gradient of a step, [P], in the preconditioner's coordinates."""
