@@ -21,7 +21,7 @@ from gswgan.generators.scaled_descent import ScaledDescent
 _MINE = "denoiser."
 """What the names of the denoiser's tensors begin with in a saved state."""
 
-SAMPLES_AT_ONCE = 1024
+SAMPLES_AT_ONCE, PIXELS_AT_ONCE = 1024, 2**20
 
 
 class RefinedGenerator(Generator):
@@ -72,8 +72,9 @@ class RefinedGenerator(Generator):
         The denoiser is pre-trained on them.
         """
         network, images, labels = self.first_network(), [], []
-        for first in range(0, count, SAMPLES_AT_ONCE):
-            codes, some = self.latents(min(SAMPLES_AT_ONCE, count - first), "samples", first)
+        at_once = max(1, min(SAMPLES_AT_ONCE, PIXELS_AT_ONCE // self._image_size**2))
+        for first in range(0, count, at_once):
+            codes, some = self.latents(min(at_once, count - first), "samples", first)
             with self._precision():
                 images.append(network(codes, some).to(torch.float16))
             labels.append(some)

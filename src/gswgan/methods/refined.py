@@ -154,7 +154,7 @@ class PlannedRefined(RefinedSettings, CriticSettings):
         return Refined(
             self, plan.optimizer, kernel, sum_mechanism(plan, context), releases=plan.sums.releases,
             public=context.public, batches=context.batches, device=context.device,
-            public_images=context.public_images, ranks=context.ranks,
+            public_images=context.public_images, ranks=context.ranks, note=context.note,
         )  # fmt: skip
 
     def start_on(self, plan: Plan, embedding: Path, device: torch.device) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from gswgan.errors import RunError
 from gswgan.run.folder import RunFolder
@@ -27,7 +27,7 @@ def report_disk_errors(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_interrupt(*, forced: bool = True) -> Iterator[threading.Event]:
+def stop_on_interrupt(note: Callable[[str], None], *, forced: bool = True) -> Iterator[threading.Event]:
     """The first Ctrl-C asks the loop to stop after the step and save; the second stops at once, if it may.
 
     (Below torchrun one Ctrl-C is heard twice: from the terminal, and from torchrun.)
@@ -41,6 +41,8 @@ def stop_on_interrupt(*, forced: bool = True) -> Iterator[threading.Event]:
         if stopped.is_set() and forced:
             raise KeyboardInterrupt
         stopped.set()
+        with suppress(RuntimeError):  # it came while a line was written
+            note("stopping after this step" + (" (Ctrl-C again stops at once)" if forced else ""))
 
     before = signal.signal(signal.SIGINT, handler)
     try:

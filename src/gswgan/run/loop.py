@@ -101,7 +101,7 @@ def run(
     in its files, which only the kernel critic can do with. `ranks`: the processes among which an ensemble's critics are
     spread; this one is the first of them.
     """
-    with folder.locked(), stop_on_interrupt(forced=ranks is None) as stopped, report_disk_errors(folder):
+    with folder.locked(), stop_on_interrupt(note, forced=ranks is None) as stopped, report_disk_errors(folder):
         plan = folder.plan()
         folder.check_made_here(plan)
         if folder.is_finished:

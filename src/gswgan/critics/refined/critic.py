@@ -50,8 +50,9 @@ class RefinedStart(Critic):
         *,
         public: Streams,
         public_images: Callable[[], np.ndarray],
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.settings, self.optimizer, self.kernel = settings, optimizer, kernel
+        self.settings, self.optimizer, self.kernel, self._note = settings, optimizer, kernel, note
         self._public, self._public_images = public, public_images
         self._step = -1
         self._gradients: Gradients | None = None
@@ -87,6 +88,7 @@ class RefinedStart(Critic):
 
     def fit(self, generator: RefinedGenerator) -> None:
         """The axes and scales of the gradients of records, from those of samples."""
+        self._note("before DP-SGD: the axes of gradients, from those of samples")
         found = self._pretrainer(generator).gradients(min(SAMPLES, self.settings.samples))
         generator.preconditioner.fit(found, power=self.settings.scaling)
         self._pretraining = None  # its images are done with
@@ -101,7 +103,7 @@ class RefinedStart(Critic):
         if self._pretraining is None:
             self._pretraining = Pretraining(
                 self.settings, generator, self.gradients(generator), streams=self._public,
-                average=self.optimizer.average, public_images=self._public_images,
+                average=self.optimizer.average, public_images=self._public_images, note=self._note,
             )  # fmt: skip
         return self._pretraining
 

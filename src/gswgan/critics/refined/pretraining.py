@@ -23,8 +23,16 @@ from gswgan.privacy import Streams
 SAMPLES_PER_GRADIENT = 256
 """Images in each of the gradients that the preconditioner comes from."""
 
+PIXELS_AT_ONCE = 2**18
+"""Of the images whose gradient is computed together."""
+
 WARM_UP = 100
 """Steps in which the learning rate rises."""
+
+
+def at_once(side: int) -> int:
+    """Images whose gradient is computed together, of so many that are averaged: memory does not grow with the side."""
+    return max(1, min(SAMPLES_PER_GRADIENT, PIXELS_AT_ONCE // side**2))
 
 
 class Pretraining:
@@ -39,10 +47,11 @@ class Pretraining:
         streams: Streams,
         public_images: Callable[[], np.ndarray],
         average: float,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`average`: how much the averaged weights keep of themselves in a step, at the most."""
         self.settings, self.generator, self._gradients = settings, generator, gradients
-        self._streams, self._average, self.device = streams, average, generator.device
+        self._streams, self._average, self._note, self.device = streams, average, note, generator.device
         self.classes = generator.denoised.denoiser.classes
         self._public: Tensor | None = None
         if settings.public_steps:
@@ -78,14 +87,19 @@ class Pretraining:
         for number, some in enumerate(torch.arange(count, device=self.device).split(SAMPLES_PER_GRADIENT)):
             share = int(self.settings.public_share * len(some))
             public = self._some_public("preconditioner", number, share) if share else ()
-            batch = self._mixed(images[some[share:]].float(), labels[some[share:]], *public)
-            found.append(self._gradients.of_samples(*batch, torch.tensor(number).to(self.device)))
+            batch, labelled = self._mixed(images[some[share:]].float(), labels[some[share:]], *public)
+            size = at_once(batch.shape[-1])
+            parts = list(zip(batch.split(size), labelled.split(size)))
+            seeds = [torch.tensor(number * len(parts) + part).to(self.device) for part in range(len(parts))]
+            each = [self._gradients.of_samples(*part, seed) for part, seed in zip(parts, seeds)]
+            found.append(torch.stack(each).mean(dim=0))
         return torch.stack(found)
 
     def _public_step(self, some: Tensor, labels: Tensor, seed: Tensor, rate: Tensor, keep: Tensor) -> None:
         self._descend(self._public_images(some), labels, seed, rate, keep)
 
     def _make_sample_step(self) -> Callable[..., None]:
+        self._note(f"drawing {self.settings.samples:,} samples for the pre-training")
         images, labels = self.generator.samples(self.settings.samples)
 
         def work(chosen: Tensor, seed: Tensor, rate: Tensor, keep: Tensor, *public: Tensor) -> None:
