@@ -27,7 +27,7 @@ def pictures() -> str:
             continue
         side, public = facts["image_size"], plan.get("public")
         trained = f"{one.get('fid_images', facts['records']):,}"
-        how = name(one) + (", wider noise levels" if "wide-levels" in one["name"] else "")
+        how = name(one) + (", wider noise levels" if "wide-levels" in one["name"] else "") + features_of(one)
         where = "test set" if one["tested_on"] == "test set" else "held out"
         scores = [spread([one], key, digits) for key, digits in (("cnn_accuracy", 3), ("fid", 1))]
         others = f"{public['images']:,}" if public else ""
@@ -35,6 +35,14 @@ def pictures() -> str:
         about = [DATA[one["name"].split("-")[0]], f"{side}x{side}x{facts['channels']}", trained, how, others]
         rows.append([*about, true_epsilon(one), where, *scores, machine(one)])
     return table(head, rows)
+
+
+def features_of(one: Record) -> str:
+    """What is unusual about the features, and about the number of steps."""
+    kernel = {**one["plan"]["critic"], **one["plan"]["critic"].get("kernel", {})}
+    alone = "features" in kernel and not kernel.get("convolutions") and not kernel.get("public_network")
+    few = f", {one['steps']:,} steps" if "-1500-" in one["name"] else ""
+    return (", pixels alone" if alone else "") + few
 
 
 def network_of(critic: dict[str, Any]) -> str:

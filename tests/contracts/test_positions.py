@@ -30,6 +30,7 @@ from gswgan.privacy.randomness import create_key
 from gswgan.run import loop
 from gswgan.run.folder import RunFolder
 from many_files import write_npz
+from vgg_weights import install
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 RELEASES = 9
@@ -160,6 +161,7 @@ EMBEDDED = {
     "kernel": {},
     "kernel, averages": {"pooled": 3},
     "kernel, convolutions": {"convolutions": (6, 10), "pooled": 2},
+    "kernel, VGG19": {"public_network": "vgg19"},
     "dp-merf": {},
     "dp-merf-ae": {},
 }
@@ -168,7 +170,10 @@ EMBEDDED = {
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_where_everybody_takes_part_a_row_does_not_depend_on_its_place(name: str, device: str, tmp_path: Path) -> None:
+def test_where_everybody_takes_part_a_row_does_not_depend_on_its_place(
+    name: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
     method = name.partition(",")[0]
     plan, data = plan_of(method), CASES[method].data()
     plan = dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, **EMBEDDED[name]))
