@@ -6,11 +6,12 @@
 JOBS is a list of objects: `{"name": ..., "groups": [...], "critic": {...}, "training": {...}, "optimizer": {...},
 "generator": {...}}`, all but the name optional: what is left out is the plan's. With `--public IMAGES` (a folder or npz
 file of images, as `gswgan train` takes it) jobs may have an encoder that is trained on them; jobs with equal settings
-share one. Pixels alone, the same network untrained, and trained:
+share one. Pixels alone, a network untrained (as planned in colour), trained, and one that others trained:
 
-    [{"name": "pixels"},
-     {"name": "untrained", "critic": {"convolutions": [64, 128, 256]}},
-     {"name": "encoder", "critic": {"convolutions": [64, 128, 256], "encoder_steps": 4000, "encoder_batch": 512}}]
+    [{"name": "pixels", "critic": {"convolutions": []}},
+     {"name": "untrained"},
+     {"name": "encoder", "critic": {"convolutions": [64, 128, 256], "encoder_steps": 4000, "encoder_batch": 512}},
+     {"name": "vgg19", "critic": {"convolutions": [], "public_network": "vgg19"}}]
 
 Groups are kinds of frequencies over
 pixels, with equally many features each: `scale` (length scale in pixel distance), `window` (radius in pixels, 0: the
