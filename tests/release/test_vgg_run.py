@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from packed import edit, repack
 from typer.testing import CliRunner
+from works import small_refined
 
 from gswgan import GSWGAN
 from gswgan.cli.main import app
@@ -84,6 +85,18 @@ def test_a_run_goes_on_without_the_package_but_not_with_other_weights(finished: 
     copy.encoder.write_bytes(safetensors.torch.save(made_weights(seed=1), {"format_version": "1"}))
     with pytest.raises(RunError, match="the encoder of the plan"):
         copy.plan().critic.reuse(copy.plan(), copy.embedding, CPU)
+
+
+def test_refined_starts_from_such_features_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch)
+    made = make_plan(Facts.of(shapes(300)), preset="refined", steps=2, public_features="vgg19")
+    folder = RunFolder.create(tmp_path / "run", small_refined(made, steps=2))
+    assert loop.run(folder, shapes(300), device=CPU)
+    pack(folder.root, tmp_path / "packed")
+    verdict = verify(tmp_path / "packed")
+    assert not verdict.findings
+    assert STATED in verdict.describe(None)
+    assert (tmp_path / "packed" / "encoder.safetensors").exists()
 
 
 def test_where_it_is_of_no_use_it_is_refused() -> None:
