@@ -34,6 +34,7 @@ LESION = "lesion"
 RUNS: dict[str, dict[str, Any]] = {
     "blood-kernel-eps10": {"preset": "kernel"},
     "blood-refined-eps10": {},
+    "blood-kernel-eps1": {"preset": "kernel", "epsilon": 1},
     "blood-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
     "blood-refined-eps10-vgg": {"public_features": "vgg19"},
     "blood-refined-eps10-public": {"public": True},
@@ -42,16 +43,20 @@ RUNS: dict[str, dict[str, Any]] = {
     "blood-refined-eps1-vgg": {"epsilon": 1, "public_features": "vgg19"},
     "blood-dp-merf-eps10": {"method": "dp-merf"},
     "blood-dp-sgd-gan-eps10": {"method": "dp-sgd-gan"},
+    "faces-kernel-eps10": {"preset": "kernel"},
     "faces-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
     "faces-refined-eps10": {},
     "faces-refined-eps10-vgg": {"public_features": "vgg19"},
     "faces-refined-eps10-public": {"public": True},
+    "cifar10-kernel-eps10": {"preset": "kernel"},
     "cifar10-kernel-eps10-vgg": {"preset": "kernel", "public_features": "vgg19"},
     "cifar10-refined-eps10": {},
     "cifar10-refined-eps10-vgg": {"public_features": "vgg19"},
     "cifar10-refined-eps10-public": {"public": True},
     "cifar10-dp-merf-eps10": {"method": "dp-merf"},
     "cifar10-dp-sgd-gan-eps10": {"method": "dp-sgd-gan"},
+    "skin-kernel-by-record-eps10": {"preset": "kernel"},
+    "skin-kernel-by-lesion-eps10": {"preset": "kernel", "group_by": LESION},
     "skin-refined-by-record-eps10": {},
     "skin-refined-by-lesion-eps10": {"group_by": LESION},
 }
@@ -74,6 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="*", default=list(RUNS), help="names of runs; without them, all")
+    parser.add_argument("--device", default="cuda", help="where they will run")
+    parser.add_argument("--steps", type=int, help="instead of as many as planned")
+    parser.add_argument("--tag", default="", help="ending of the plans' names")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.runs:
@@ -82,8 +90,10 @@ def main() -> None:
         facts = dataclasses.replace(Facts.of(load(data, asked.pop("group_by", None))), data=data)
         public = public_facts(facts.image_size) if asked.pop("public", False) else None
         usual = {} if "method" in asked else {"preset": "refined"}
-        plan = make_plan(facts, **{"epsilon": 10, **usual, **asked}, public=public, device="cuda")
-        plan.save(options.out / f"{name}.json")
+        plan = make_plan(
+            facts, **{"epsilon": 10, "steps": options.steps, **usual, **asked}, public=public, device=options.device
+        )
+        plan.save(options.out / f"{name}{options.tag}.json")
         print(f"{name}: {facts.size}, {plan.cost}\n  {plan.describe()}", flush=True)
         if (wrong := too_few(plan)) is not None:
             print(f"  {wrong}", flush=True)

@@ -17,17 +17,22 @@ def _records() -> list[Record]:
     return [one for one in found if "cnn_accuracy" in one and "plan" in one]
 
 
+SEARCHED = {"search", "wide"}
+"""Words in the names of runs that were made to choose settings."""
+
+
 def pictures() -> str:
     """Every training on images other than MNIST's and Fashion-MNIST's that protects records at one site."""
     head = ["data", "image", "records", "preset", "public images", "epsilon", "tested on", "CNN", "FID", "machine"]
     rows = []
     for one in _records():
         facts, plan = one["plan"]["facts"], one["plan"]
-        if facts["data"] in SETS or facts["persons"] is not None or facts.get("silos") or "search" in one["name"]:
+        elsewhere = facts["data"] in SETS or facts["persons"] is not None or facts.get("silos")
+        if elsewhere or SEARCHED.intersection(one["name"].split("-")):
             continue
         side, public = facts["image_size"], plan.get("public")
         trained = f"{one.get('fid_images', facts['records']):,}"
-        how = name(one) + (", wider noise levels" if "wide-levels" in one["name"] else "") + features_of(one)
+        how = name(one) + features_of(one)
         where = "test set" if one["tested_on"] == "test set" else "held out"
         scores = [spread([one], key, digits) for key, digits in (("cnn_accuracy", 3), ("fid", 1))]
         others = f"{public['images']:,}" if public else ""

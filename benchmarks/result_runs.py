@@ -60,7 +60,8 @@ def _trainings(persons: bool) -> list[Record]:
     found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     found = [one for one in found if "cnn_accuracy" in one and one.get("tested_on") == "test set"]
     found = [one for one in found if not one["plan"]["facts"].get("silos")]  # they have a table of their own
-    return [one for one in found if (one["plan"]["facts"]["persons"] is not None) == persons]
+    found = [one for one in found if (one["plan"]["facts"]["persons"] is not None) == persons]
+    return [one for one in found if persons or one["plan"]["facts"]["data"] in SETS]  # pictures are in another table
 
 
 def grouped(records: list[Record]) -> list[list[Record]]:
