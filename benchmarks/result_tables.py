@@ -161,6 +161,10 @@ def speed() -> str:
     for one in cost["steps"]:
         if (one["features"], one["batch"], one["channels"]) == (32768, 200, 1) and one["side"] == 28:
             rows.append([f"generator step (`resnet`), {one['side']}x{one['side']}", f"{one['ms']:.2f} ms"])
+    preset = next(one for one in read("refined-cost-h200")["rows"] if (one["side"], one["width"]) == (28, 32))
+    rows.append(
+        [f"DP-SGD of `refined`, {preset['draws']} draws of a record", f"{_short(preset['per_second'])} draws/s"]
+    )
     return table(["what", "H200"], rows)
 
 

@@ -79,9 +79,9 @@ Fashion-MNIST the 13 average {averages("default")} with `kernel` and {averages("
 
 {pictures()}
 
-One seed; as many synthetic images as records; "held out": tested on 2,000 training images that the run did not see.
-With VGG19 (first picture; some cells are ghosts of two) and with `refined` (second) nuclei and granules look like those
-of cells. With `refined` some have torn edges, and three kinds look alike: a classifier learns less.
+One seed; as many synthetic images as records; "held out": 2,000 training images that the run did not see. With VGG19
+(first picture; some cells are ghosts of two) and with `refined` (second) nuclei and granules look like those of cells.
+With `refined` some have torn edges, and three kinds look alike.
 
 ![Synthetic blood cells, kernel critic with VGG19, 1,500 steps, a row for each kind](blood-cells-vgg19.png)
 
