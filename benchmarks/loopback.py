@@ -1,7 +1,7 @@
 """A SuperLink with a database and SuperNodes as real processes on loopback, which can be killed with `kill -9`.
 
 Bytes are counted on the wire, by a forwarder between each SuperNode and the SuperLink. Used by
-tests/federated/test_processes.py, tests/federated/test_critic_processes.py and wire.py.
+the tests of processes in tests/federated, silos.py and wire.py.
 """
 
 from __future__ import annotations
@@ -170,6 +170,60 @@ class Federation:
             self.kill(name)
         for wire in self.wires.values():
             wire.close()
+
+
+class SecureFederation(Federation):
+    """With certificates and node keys made by the commands of docs/federated.md."""
+
+    def __init__(self, root: Path, sites: list[str]) -> None:
+        """`sites`: by name; each has, or gets, a folder of its own in `root`, with its key and its `site.toml`."""
+        from gswgan.federated.node import APP
+
+        super().__init__(root, APP)
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes")
+        self.run("openssl", "req", "-x509", *curve, "-days", "2", "-keyout", "ca.key", "-out", "ca.crt", "-subj",
+                 "/CN=consortium")  # fmt: skip
+        self.run("openssl", "req", *curve, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
+        (root / "names.txt").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        self.run("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+                 "-CAcreateserial", "-days", "2", "-out", "server.pem", "-extfile", "names.txt")  # fmt: skip
+        for site in sites:
+            (root / site).mkdir(exist_ok=True)
+            self.run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"{site}/node.key")
+        (root / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{root / "ca.crt"}"\n'
+        )
+
+    def run(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def link(self) -> None:
+        self.start(
+            "link", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "link.db",
+            "--disable-runtime-dependency-installation", "--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem",
+            "--ssl-keyfile", "server.key", "--enable-supernode-auth",
+        )  # fmt: skip
+        wait(lambda: is_open(self.port), "the SuperLink")
+
+    def register(self, sites: list[str]) -> None:
+        """The keys of the nodes, each under its site's name."""
+        for name in sites:
+            self.run(str(BIN / "flwr"), "supernode", "register", f"{name}/node.key.pub", "here", "--name", name)
+
+    def settings_of(self, name: str) -> str:
+        """What a site's file says of the network."""
+        found = {
+            "superlink": f"127.0.0.1:{self.port}", "root-certificates": str(self.root / "ca.crt"),
+            "node-key": str(self.root / name / "node.key"),
+        }  # fmt: skip
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in found.items())
+
+    def site(self, name: str) -> None:
+        """The site's node."""
+        site = str(self.root / name / "site.toml")
+        self.start(name, Path(sys.executable).name, "-m", "gswgan", "federate", "node", site)
 
 
 def rows_of(folder: RunFolder) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""Make a round over silos by files: every site is a process of its own with a data folder of its own.
+"""Make a round over silos: every site is a process of its own with a data folder of its own.
 
     python benchmarks/silos.py --data mnist --sites 5 --out rounds/mnist-5-even
-    python benchmarks/silos.py --data mnist --sites 5 --classes-per-site 4 --out rounds/mnist-5-skewed
+    python benchmarks/silos.py --data mnist --sites 5 --classes-per-site 4 --flower --out rounds/mnist-5-skewed
+
+By files, or over Flower: a SuperLink and a node at each site, on loopback, with TLS and registered keys.
 
 Each leaves OUT/release, a verified bundle of the round with a generator of one step. A generator is trained from it on
 any machine (`gswgan train --from OUT/release`), at no further cost. This does so and measures it on the test set:
@@ -31,8 +33,10 @@ from gswgan.data import ImageData
 from gswgan.evaluation.classifiers import accuracy
 from gswgan.generators.sampling import grid_png
 from gswgan.plan.settings import pick_device
+from gswgan.run.folder import RunFolder
 from gswgan.run.loop import run
 from gswgan.run.retrain import retrain
+from loopback import SecureFederation, wait
 from record import record
 
 EPSILON, DELTA = 10.0, 1e-5
@@ -45,6 +49,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=5)
     parser.add_argument("--classes-per-site", type=int, help="class-skewed: so many of the classes at every site")
     parser.add_argument("--trust", default="untrusted-server")
+    parser.add_argument("--flower", action="store_true", help="over a network, instead of by files")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--train", type=Path, help="a release of such a round: train from it and measure")
     parser.add_argument("--device", default="auto")
@@ -57,7 +62,7 @@ def main() -> None:
     data = gswgan.load_data(options.data, image_size=options.image_size)
     where = places(data, options.sites, options.classes_per_site)
     out: Path = options.out.absolute()
-    (out / "answers").mkdir(parents=True)
+    out.mkdir(parents=True)
     names = [f"hospital-{site + 1}" for site in range(options.sites)]
     for site, name in enumerate(names):
         make_site(out / name, data, where == site, options.trust)
@@ -66,16 +71,39 @@ def main() -> None:
     (out / "classes.txt").write_text("\n".join(data.class_names) + "\n")
     call("federate", "plan", "--protect", "record", "--trust", options.trust, "--clients", out / "sites.csv",
          "--class-names", out / "classes.txt", "--image-size", data.image_size, "--channels", data.channels,
-         "--name", data.name, "--epsilon", EPSILON, "--delta", DELTA, "--steps", 1, "--out", out / "run")  # fmt: skip
-    for name in names:
-        call("federate", "answer", out / "run/plan.json", "--site", out / name / "site.toml",
-             "--out", out / "answers" / f"{name}.safetensors")  # fmt: skip
-    call("federate", "combine", out / "run", out / "answers", "--device", "cpu")
-    call("release", out / "run", "--out", out / "release")
+         "--name", data.name, "--epsilon", EPSILON, "--delta", DELTA, "--steps", 1, "--out", out / "RUN")  # fmt: skip
+    (hold_over_flower if options.flower else hold_by_files)(out, names)
+    call("release", out / "RUN", "--out", out / "release")
     facts = {"data": data.name, "trust": options.trust, "sizes": sizes, "classes": class_counts(data, where),
+             "over": "Flower, TLS, a process per site" if options.flower else "files",
              "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
     (out / "round.json").write_text(json.dumps(facts, indent=1) + "\n")
     print(json.dumps(facts), flush=True)
+
+
+def hold_by_files(out: Path, names: list[str]) -> None:
+    """Every site answers into a file, and the operator adds the files up."""
+    (out / "answers").mkdir()
+    for name in names:
+        call("federate", "answer", out / "RUN/plan.json", "--site", out / name / "site.toml",
+             "--out", out / "answers" / f"{name}.safetensors")  # fmt: skip
+    call("federate", "combine", out / "RUN", out / "answers", "--device", "cpu")
+
+
+def hold_over_flower(out: Path, names: list[str]) -> None:
+    """The same with a SuperLink, and `gswgan federate node` at every site."""
+    federation = SecureFederation(out, names)
+    try:
+        federation.link()
+        federation.register(names)
+        for name in names:
+            with (out / name / "site.toml").open("a") as file:
+                file.write(federation.settings_of(name))
+            federation.site(name)
+        federation.hold()
+        wait(lambda: RunFolder(out / "RUN").is_finished, "the end of the round")
+    finally:
+        federation.stop()
 
 
 def train_and_measure(release: Path, name: str, device: torch.device, out: Path) -> None:
@@ -91,6 +119,8 @@ def train_and_measure(release: Path, name: str, device: torch.device, out: Path)
         plan = folder.plan().to_json()
     stacked = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     result = {"name": round_name, "seconds": seconds, "tested_on": "test set", "privacy": privacy, "plan": plan}
+    if (held := release.parent / "round.json").exists():
+        result["round"] = json.loads(held.read_text())
     result["cnn_accuracy"] = accuracy(
         "cnn", stacked, labels, test.images, np.asarray(test.labels), classes=test.classes, device=device
     )

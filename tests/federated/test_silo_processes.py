@@ -6,7 +6,6 @@ What it sends then has the name of another site, and its key has not.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,53 +20,12 @@ from gswgan.cli.main import app
 from gswgan.federated.memory import home_of
 from gswgan.privacy.ledger import read_ledger
 from gswgan.run.folder import RunFolder, write_json
-from loopback import BIN, Federation, descendants, is_open, rows_of, wait
+from loopback import SecureFederation, descendants, rows_of, wait
 
 pytest.importorskip("flwr")
-from gswgan.federated.node import APP
-
 NODE = Path(__file__).parent / "silo_node.py"
 DEADLINE = 36_000.0
 """Of a round that the test ends, when all has happened that is to happen in it."""
-
-
-class SecureFederation(Federation):
-    """With certificates and node keys made by the commands of docs/federated.md."""
-
-    def __init__(self, root: Path, sites: list[str]) -> None:
-        super().__init__(root, APP)
-        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes")
-        self.run("openssl", "req", "-x509", *curve, "-days", "2", "-keyout", "ca.key", "-out", "ca.crt", "-subj",
-                 "/CN=consortium")  # fmt: skip
-        self.run("openssl", "req", *curve, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
-        (root / "names.txt").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        self.run("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
-                 "-CAcreateserial", "-days", "2", "-out", "server.pem", "-extfile", "names.txt")  # fmt: skip
-        for site in sites:
-            (root / site).mkdir()
-            self.run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"{site}/node.key")
-        (root / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{root / "ca.crt"}"\n'
-        )
-
-    def run(self, *command: str) -> None:
-        done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def link(self) -> None:
-        self.start(
-            "link", "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "link.db",
-            "--disable-runtime-dependency-installation", "--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem",
-            "--ssl-keyfile", "server.key", "--enable-supernode-auth",
-        )  # fmt: skip
-        wait(lambda: is_open(self.port), "the SuperLink")
-
-    def site(self, name: str, fault: str = "") -> None:
-        """The site's node; with a fault, the same node with a client that misbehaves."""
-        site = str(self.root / name / "site.toml")
-        command = [str(NODE), site, fault] if fault else ["-m", "gswgan", "federate", "node", site]
-        self.start(name, Path(sys.executable).name, *command)
 
 
 @pytest.fixture
@@ -75,6 +33,12 @@ def federation(tmp_path: Path) -> Iterator[SecureFederation]:
     made = SecureFederation(tmp_path, list(parts_of("record")))
     yield made
     made.stop()
+
+
+def start_with_fault(federation: SecureFederation, name: str, fault: str) -> None:
+    """The site's node with a client that misbehaves."""
+    site = str(federation.root / name / "site.toml")
+    federation.start(name, Path(sys.executable).name, str(NODE), site, fault)
 
 
 def ask(*arguments: object, code: int = 0) -> dict[str, Any]:
@@ -93,12 +57,9 @@ def test_a_consortiums_day_with_a_kill_and_garbage(federation: SecureFederation)
         table = {
             "client": name, "data": str(root / name / "images.npz"), "classes": 10, "protect": "record",
             "state": str(root / name / "state"), "trust": "untrusted-server", "epsilon": 20.0, "delta": 1e-5,
-            "superlink": f"127.0.0.1:{federation.port}", "root-certificates": str(root / "ca.crt"),
-            "node-key": str(root / name / "node.key"),
         }  # fmt: skip
-        (root / name / "site.toml").write_text(
-            "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
-        )
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+        (root / name / "site.toml").write_text(lines + federation.settings_of(name))
     (root / "sites.csv").write_text("\n".join(f"{name},{part.n}" for name, part in parts.items()))
     ask("federate", "plan", "--protect", "record", "--clients", root / "sites.csv", "--classes", 10, "--image-size", 8,
         "--min-sites", 2, "--epsilon", 20, "--delta", 1e-5, "--steps", 20, "--deadline", DEADLINE,
@@ -109,11 +70,10 @@ def test_a_consortiums_day_with_a_kill_and_garbage(federation: SecureFederation)
     homes = {name: home_of(root / name / "state", name) for name in parts}
 
     federation.link()
-    for name in parts:
-        federation.run(str(BIN / "flwr"), "supernode", "register", f"{name}/node.key.pub", "here", "--name", name)
+    federation.register(list(parts))
     federation.site(honest)
-    federation.site(killed, "hang")
-    federation.site(garbage, "garbage")
+    start_with_fault(federation, killed, "hang")
+    start_with_fault(federation, garbage, "garbage")
     federation.hold()
     wait(lambda: (homes[killed] / "asked").exists(), "the site that is killed with its answer on the disk")
     (kept,) = homes[killed].glob("*/answer.bin")
