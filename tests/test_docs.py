@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "gswgan"
 PAGES = ("README.md", "CHANGELOG.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 THREATS = (ROOT / "docs" / "guarantee.md").read_text()
-MAX_PAGES, MAX_WORDS, MAX_WORDS_OF_README = 9, 14_200, 700
+MAX_PAGES, MAX_WORDS, MAX_WORDS_OF_README = 9, 12_600, 700
+GENERATED = "docs/results.md"  # grows with what is measured
 
 FUNCTION = r"`([\w/]+\.py): ([\w.]+)`"
 FILE = r"`([\w/-]+/[\w-]+\.(?:py|toml|json))(?=[`: ])"
@@ -99,7 +100,7 @@ def test_the_layers_are_those_of_the_package() -> None:
 def test_the_pages_are_few_and_short() -> None:
     pages = [page for page in PAGES if page.startswith("docs/")]
     assert len(pages) <= MAX_PAGES
-    assert sum(words(page) for page in pages) <= MAX_WORDS
+    assert sum(words(page) for page in pages if page != GENERATED) <= MAX_WORDS
     assert len((ROOT / "README.md").read_text().split()) <= MAX_WORDS_OF_README
 
 

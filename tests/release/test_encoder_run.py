@@ -20,7 +20,7 @@ from gswgan.data import ImageData, open_stream
 from gswgan.errors import PlanError, RunError
 from gswgan.generators import GeneratorSettings
 from gswgan.methods import make_plan, read_plan
-from gswgan.plan.facts import Facts, PublicFacts
+from gswgan.plan.facts import Facts, PublicFacts, Silos, Site
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Contribution
 from gswgan.privacy.mechanism import clipped_sum
@@ -108,6 +108,8 @@ TAMPERS = {
         weights(lambda found: found.update({"1.bias": torch.zeros(7)}))(folder), stated(folder))),
     "one more": ("encoder.safetensors", lambda folder: (
         weights(lambda found: found.update(records=torch.zeros(2)))(folder), stated(folder))),
+    "another one, stated": ("embedding.safetensors", lambda folder: (
+        weights(lambda found: found["1.bias"].add_(1))(folder), stated(folder))),
     "other statement": ("privacy.json", lambda folder: edit(
         folder / "privacy.json", lambda content: content["public_images"].update(statement="no public images"))),
 }  # fmt: skip
@@ -201,9 +203,37 @@ def test_a_stopped_run_whose_encoder_is_gone_is_not_given_another(tmp_path: Path
     with pytest.raises(RunError, match=r"the encoder that the embedding was released with.*Restore the file"):
         loop.run(folder, shapes(RECORDS), device=CPU)
     assert not folder.encoder.exists()
+    folder.encoder.write_bytes(other_weights(kept))
+    with pytest.raises(RunError, match=r"with which the embedding was released.*Restore its file"):
+        loop.run(folder, shapes(RECORDS), device=CPU)
     folder.encoder.write_bytes(kept)
     assert loop.run(folder, shapes(RECORDS), device=CPU)
     assert folder.ledger.read_bytes() == ledger
+
+
+def other_weights(encoder: bytes) -> bytes:
+    found = safetensors.torch.load(encoder)
+    return safetensors.torch.save({**found, "0.weight": found["0.weight"].flip(0)}, {"format_version": "1"})
+
+
+def test_sums_that_were_begun_do_not_go_on_with_another_encoder(tmp_path: Path) -> None:
+    stream = open_stream(write_npz(tmp_path / "set", shapes(RECORDS), files=3), classes=3)
+    plan = dataclasses.replace(small(), facts=Facts.of(stream))
+    folder = RunFolder.create(tmp_path / "run", plan, public=photos())
+
+    def interrupt(done: int, total: int) -> None:
+        if 0 < done < total:
+            signal.raise_signal(signal.SIGINT)
+
+    assert not loop.run(folder, stream, device=CPU, reading=interrupt, workers=1)
+    assert folder.sums.exists()
+    assert not folder.embedding.exists()
+    kept = folder.encoder.read_bytes()
+    folder.encoder.write_bytes(other_weights(kept))
+    with pytest.raises(RunError, match="with which the first records were summed"):
+        loop.run(folder, stream, device=CPU, workers=1)
+    folder.encoder.write_bytes(kept)
+    assert loop.run(folder, stream, device=CPU, workers=1)
 
 
 def test_another_generator_on_a_bundle_has_the_same_encoder(finished: RunFolder, tmp_path: Path) -> None:
@@ -239,5 +269,8 @@ def test_an_encoder_belongs_to_public_images_and_to_one_place(tmp_path: Path) ->
             kernel = make_plan(plan.facts, preset=preset, device=device, public=plan.public).critic.kernel_settings
             assert kernel.encoder_steps > 0
     with_them, without = (make_plan(plan.facts, preset="kernel", public=given) for given in (plan.public, None))
+    sites = tuple(Site(name=name, records=RECORDS // 2) for name in ("north", "south"))
+    with pytest.raises(PlanError, match="sites and clients get a plan and no encoder"):
+        dataclasses.replace(plan, facts=dataclasses.replace(plan.facts, silos=Silos(sites=sites, min_sites=1)))
     assert with_them.guarantee == without.guarantee
     assert with_them.total() == without.total()

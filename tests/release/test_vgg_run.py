@@ -21,7 +21,9 @@ from gswgan.generators import GeneratorSettings
 from gswgan.methods import make_plan, read_plan
 from gswgan.plan.facts import Facts, PublicFacts
 from gswgan.plan.plan import Plan
+from gswgan.plan.wording import public_text
 from gswgan.release.pack import pack
+from gswgan.release.page import page_of
 from gswgan.release.verify import verify
 from gswgan.run import folder as run_folder
 from gswgan.run import loop
@@ -63,6 +65,7 @@ def test_the_statement_is_everywhere(finished: RunFolder, tmp_path: Path) -> Non
     assert not verdict.findings
     assert "on which photographs VGG19 was trained" in verdict.describe(None)
     assert STATED in verdict.describe(None)
+    assert STATED in page_of(finished.root).decode()
     assert read_plan(plan.to_json()) == plan
 
 
@@ -73,8 +76,8 @@ def test_other_weights_in_the_release_are_found(finished: RunFolder, tmp_path: P
     file.write_bytes(safetensors.torch.save(made_weights(seed=1), {"format_version": "1"}))
     digest = run_folder.hashlib.sha256(file.read_bytes()).hexdigest()
     edit(tmp_path / "packed" / "privacy.json", lambda content: content["public_images"].update(encoder=digest))
-    (finding,) = verify(repack(tmp_path / "packed")).findings
-    assert "other weights than those that were published as VGG19" in str(finding)
+    findings = verify(repack(tmp_path / "packed")).findings
+    assert "other weights than those that were published as VGG19" in str(findings[0])
 
 
 def test_a_run_goes_on_without_the_package_but_not_with_other_weights(finished: RunFolder, tmp_path: Path) -> None:
@@ -113,6 +116,18 @@ def test_where_it_is_of_no_use_it_is_refused() -> None:
     both = make_plan(facts, preset="refined", public_features="vgg19", public=public)
     assert both.critic.kernel_settings.public_network == "vgg19"
     assert both.critic.kernel_settings.encoder_steps == 0
+    told = public_text(both)
+    assert STATED in told
+    assert public.text in told
+    grey = dataclasses.replace(facts, image_size=28, channels=1, records=60_000)
+    started = make_plan(grey, preset="ensemble")
+    with pytest.raises(PlanError, match="this preset sees pixels alone"):
+        dataclasses.replace(
+            started,
+            critic=dataclasses.replace(
+                started.critic, kernel=dataclasses.replace(started.critic.kernel, public_network="vgg19")
+            ),
+        )
 
 
 def test_on_the_command_line_a_missing_file_is_said_before_there_is_a_run(

@@ -69,6 +69,8 @@ class PlannedKernelThenEnsemble(KernelThenEnsembleSettings, CriticSettings):
         if plan.facts.persons is not None:
             raise PlanError("persons", plan.facts.persons, "none: the start protects one record at a time")
         check_kernel(self.kernel, plan)
+        if self.kernel.has_encoder:
+            raise PlanError("public_network", self.kernel.public_network, "none: this preset sees pixels alone")
         check_ensemble(plan, start=self.steps)
 
     def make(self, plan: Plan, context: RunContext) -> Critic:

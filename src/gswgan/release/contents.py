@@ -27,7 +27,7 @@ from gswgan.release.embedding import Shapes, expected_embedding, expected_encode
 from gswgan.release.files import plain_size, read_plain
 from gswgan.release.verdict import Finding
 from gswgan.run.folder import RunFolder
-from gswgan.run.publish import card, draw_picture
+from gswgan.run.publish import card, draw_picture, encoder_digest
 
 LEVEL_SLACK = 1e-6
 """Of 256 levels: between two machines that compute a pixel in double precision, before it is rounded."""
@@ -49,10 +49,14 @@ def wrong_contents(folder: RunFolder, plan: Plan, statement: Mapping[str, Any], 
             what = "holds other weights than those that were published as VGG19"
             yield Finding(where=folder.encoder.name, what=what, means=_OTHER)
     if expected is not None:
-        found = yield from _tensors(folder.embedding, expected.shapes, "the sums, counts and noise of the plan")
+        shapes = expected.shapes if encoder is None else {**expected.shapes, "encoder": ((32,), torch.uint8)}
+        found = yield from _tensors(folder.embedding, shapes, "the sums, counts and noise of the plan")
         if found is None:
             return
         embedding = Embedding.load(folder.embedding)
+        if encoder is not None and embedding.encoder != encoder_digest(folder):
+            what = "was released with another encoder than the one that is here"
+            yield Finding(where=folder.embedding.name, what=what, means=_OTHER)
         noise = (embedding.noise_std, embedding.count_noise_std)
         for name, recorded, planned in zip(("sums", "counts"), noise, expected.noise):
             if recorded != planned:

@@ -102,7 +102,10 @@ def check_stated(plan: Plan) -> None:
 
 def encoder_digest(folder: RunFolder) -> str | None:
     """SHA-256 of the encoder; None where the features have none."""
-    return hashlib.sha256(folder.encoder.read_bytes()).hexdigest() if folder.encoder.exists() else None
+    if not folder.encoder.exists():
+        return None
+    with folder.encoder.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def privacy_statement(plan: Plan, cost: PrivacyCost | None, encoder: str | None = None) -> dict[str, Any]:

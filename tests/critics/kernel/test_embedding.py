@@ -10,7 +10,7 @@ import torch
 from conftest import tiny_images
 from gswgan.critics.kernel import embedding
 from gswgan.critics.kernel.embedding import Embedding, embed
-from gswgan.critics.kernel.features import KernelSettings, RandomFeatures
+from gswgan.critics.kernel.features import KernelSettings, RandomFeatures, products
 from gswgan.data import ImageData
 from gswgan.privacy import Contribution
 
@@ -133,14 +133,15 @@ def test_the_release_does_not_depend_on_the_precision_of_products(
     real = type(features).__call__
     monkeypatch.setattr(
         type(features), "__call__",
-        lambda self, images: (seen.append(torch.backends.cuda.matmul.allow_tf32), real(self, images))[1],
+        lambda self, images: (seen.extend(flags()), real(self, images))[1],
     )  # fmt: skip
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
+    with products(tf32=True):
         embed(stripes, features, mechanism_for(Contribution(clip_norm=1.0, counts=True)))
-        assert torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        assert flags() == (True, True)
     assert seen
     assert not any(seen)
+
+
+def flags() -> tuple[bool, bool]:
+    """Whether products and convolutions may be of TF32."""
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32

@@ -5,6 +5,7 @@ m_data is the noisy mean embedding of each class. Everything after this one answ
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -83,8 +84,12 @@ class KernelCritic(Critic):
         if not self._path.exists():
             if (data is None and self._summed is None) or self._mechanism is None:
                 raise RunError("embedding", str(self._path), "a released embedding, or data to release one from")
-            self._embedded(data, self._mechanism).save(self._path)
+            found = self._embedded(data, self._mechanism)
+            dataclasses.replace(found, encoder=self.features.encoder).save(self._path)
         self.embedding = Embedding.load(self._path)
+        if self.embedding.encoder != self.features.encoder:
+            expected = f"{self.embedding.encoder[:16] or 'none'}, with which the embedding was released"
+            raise RunError("encoder", self.features.encoder[:16] or "none", expected, "Restore its file.")
         if len(self.embedding.kept) == 0:
             raise nothing_to_see()
         means = self.embedding.means().to(self.features.frequencies.device)

@@ -66,6 +66,8 @@ class Embedding:
     counts: Tensor
     noise_std: float
     count_noise_std: float
+    encoder: str = ""
+    """SHA-256 of the file of the network that the features saw, where it was trained."""
 
     @property
     def kept(self) -> np.ndarray:
@@ -90,6 +92,8 @@ class Embedding:
         """Save it before training starts, so that one answer serves many generators."""
         noise = torch.tensor([self.noise_std, self.count_noise_std], dtype=torch.float64)
         tensors = {"sums": self.sums.contiguous(), "counts": self.counts.contiguous(), "noise": noise}
+        if self.encoder:
+            tensors["encoder"] = torch.tensor(list(bytes.fromhex(self.encoder)), dtype=torch.uint8)
         write_durably(path, safetensors.torch.save(tensors, {"format_version": "1"}))
 
     @classmethod
@@ -99,8 +103,12 @@ class Embedding:
             check_file(path)
             tensors = safetensors.torch.load_file(path)
             noise = tensors["noise"].tolist()
-            return cls(sums=tensors["sums"], counts=tensors["counts"], noise_std=noise[0], count_noise_std=noise[1])
-        except (OSError, KeyError, IndexError, safetensors.SafetensorError) as wrong:
+            encoder = bytes(tensors["encoder"].tolist()).hex() if "encoder" in tensors else ""
+            return cls(
+                sums=tensors["sums"], counts=tensors["counts"], noise_std=noise[0], count_noise_std=noise[1],
+                encoder=encoder,
+            )  # fmt: skip
+        except (OSError, KeyError, IndexError, ValueError, TypeError, safetensors.SafetensorError) as wrong:
             raise RunError("embedding", str(path), "a released embedding", "Train anew.") from wrong
 
 

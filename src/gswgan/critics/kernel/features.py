@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class RandomFeatures:
             draws = np.concatenate([draws, convolved])
         self.frequencies = torch.from_numpy(draws.astype(np.float32)).to(device)
         self.width, self.side = 2 * half, side
+        self.encoder = ""
+        """SHA-256 of the file of the network, where it was trained."""
 
     @property
     def sees_pixels(self) -> bool:
@@ -137,7 +140,9 @@ def features_of(
 ) -> RandomFeatures:
     """The features of a plan, with the content of its encoder's file."""
     weights = None if encoder is None else safetensors.torch.load(encoder)
-    return RandomFeatures(settings, channels, side, device, weights)
+    features = RandomFeatures(settings, channels, side, device, weights)
+    features.encoder = "" if encoder is None else hashlib.sha256(encoder).hexdigest()
+    return features
 
 
 @contextlib.contextmanager

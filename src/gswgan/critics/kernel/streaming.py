@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import signal
@@ -93,7 +94,8 @@ class OnePass:
         stream, parts = self.stream, self.stream.files.parts
         where = "cpu" if self.workers == "ray" else str(device)
         job = Job(reader=stream.reader, settings=settings, contribution=contribution, device=where, encoder=encoder)
-        done, total, left_out = self._saved(len(parts), settings, contribution)
+        known = b"" if encoder is None else hashlib.sha256(encoder).digest()
+        done, total, left_out = self._saved(len(parts), settings, contribution, known)
         sizes = np.array([part.records for part in parts], np.int64)
         self.progress(int(sizes[done].sum()), stream.public_records)
         todo = {int(index): parts[index] for index in np.flatnonzero(~done)}
@@ -109,21 +111,22 @@ class OnePass:
                 self.progress(int(sizes[done].sum()), stream.public_records)
                 stop = self.stopped()
                 if stop or self.store.is_due():
-                    self._save(done, total, left_out)
+                    self._save(done, total, left_out, known)
                 if stop:
                     raise Stopped
         if not done.all():
             raise RunError("sums", f"{int(done.sum())} parts", f"all {len(parts)} parts of the data")
-        self._save(done, total, left_out)
+        self._save(done, total, left_out, known)
         self.keep(left_out)
         return ClippedSum(contribution=contribution, total=total), stream.public_records
 
-    def _save(self, done: NDArray[np.bool_], total: NDArray[np.int64], left_out: int) -> None:
+    def _save(self, done: NDArray[np.bool_], total: NDArray[np.int64], left_out: int, encoder: bytes) -> None:
         tensors = {"done": torch.from_numpy(done), "total": torch.from_numpy(total), "left_out": torch.tensor(left_out)}
+        tensors["encoder"] = torch.tensor(list(encoder), dtype=torch.uint8)
         self.store.save(int(done.sum()), {"sums": tensors})
 
     def _saved(
-        self, parts: int, settings: KernelSettings, contribution: Contribution
+        self, parts: int, settings: KernelSettings, contribution: Contribution, encoder: bytes
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64], int]:
         shape = (self.stream.classes, columns_of(contribution, settings.features))
         found = self.store.load()
@@ -133,6 +136,9 @@ class OnePass:
         done, total = tensors["done"].numpy().copy(), tensors["total"].numpy().copy()
         if done.shape != (parts,) or total.shape != shape:
             raise RunError("sums", (done.shape, total.shape), f"{((parts,), shape)}, as the data and the plan have")
+        if bytes(tensors["encoder"].tolist()) != encoder:
+            expected = "the one with which the first records were summed"
+            raise RunError("encoder", "another file", expected, "Restore it, or start a new run: nothing was released.")
         return done, total, int(tensors["left_out"])
 
 

