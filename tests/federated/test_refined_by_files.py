@@ -185,6 +185,9 @@ def test_garbage_is_refused_and_a_missing_site_is_left_out_if_the_plan_allows_it
     combine(tmp_path, "--close")
     assert RunFolder(tmp_path / "RUN").is_finished
     call("release", tmp_path / "RUN", "--out", tmp_path / "bundle")
+    told = json.loads((tmp_path / "bundle/privacy.json").read_text())["sites"]
+    assert told["rounds"] == [list(NAMES[:2])] * 2
+    assert "not in round 1 of DP-SGD: west" in told["text"]
     assert ask("verify", tmp_path / "bundle", "--site", tmp_path / "north/state")["site"]["disagreements"] == []
 
 

@@ -13,7 +13,7 @@ from gswgan.critics.refined.gradients import Gradients
 from gswgan.critics.refined.sites import SiteSteps
 from gswgan.errors import FederationError, PlanError
 from gswgan.federated.limits import Limits
-from gswgan.federated.memory import Memory, home_of
+from gswgan.federated.memory import AGREED, Memory, home_of
 from gswgan.federated.own_ledger import OwnLedger
 from gswgan.federated.silo_statement import group_lines
 from gswgan.federated.site_steps import read_turn
@@ -127,19 +127,17 @@ def test_nor_is_it_answered_after_another(tmp_path: Path) -> None:
         answer(tmp_path, "north", **much)
 
 
-def test_rounds_that_were_given_up_are_not_begun_again(tmp_path: Path) -> None:
-    """The kernel's answer stays counted, and the old plan, sent again, leaves nothing that is in the way of others."""
+def test_rounds_that_were_given_up_stay_counted(tmp_path: Path) -> None:
+    """Else a server that has seen the first answer could choose: these rounds, or another plan with what they cost."""
     begun(tmp_path)
-    folder = ledger_of(tmp_path, "north").parent
-    for path in folder.iterdir():
-        if path.name != "ledger.jsonl":
-            path.unlink()
-    (tmp_path / "answers/north-None.safetensors").unlink()
-    with pytest.raises(FederationError, match="given up"):
-        answer(tmp_path, "north")
-    assert [path.name for path in folder.iterdir()] == ["ledger.jsonl"]
+    folder, much = ledger_of(tmp_path, "north").parent, {"epsilon": 1000.0}
+    (folder / "key.json").unlink()
     second, out = kernel_plan(tmp_path), tmp_path / "second.safetensors"
-    call("federate", "answer", second, "--site", site(tmp_path, "north"), "--out", out)
+    with pytest.raises(FederationError, match="such a plan alone"):
+        call("federate", "answer", second, "--site", site(tmp_path, "north", **much), "--out", out)
+    (folder / AGREED).unlink()
+    with pytest.raises(FederationError, match=r"agreed.json.*Restore it"):
+        answer(tmp_path, "north", number=1, **much)
 
 
 def sites_file(root: Path) -> Path:
@@ -164,6 +162,14 @@ def test_what_a_step_costs_whoever_takes_part_is_bounded(tmp_path: Path) -> None
     with pytest.raises(FederationError, match="work"):
         Limits(work=50).check(long)
     Limits(work=50).check(plan)
+
+
+def test_a_plan_whose_steps_take_gigabytes_is_refused(tmp_path: Path) -> None:
+    plan = make_run(tmp_path, make_sites(tmp_path))
+    wide = dataclasses.replace(plan, critic=dataclasses.replace(plan.critic, draws=256))
+    Limits(memory=8).check(plan)
+    with pytest.raises(FederationError, match="memory"):
+        Limits(memory=8).check(wide)
 
 
 def test_a_plan_whose_cost_takes_gigabytes_to_compute_is_refused_before_that(tmp_path: Path) -> None:

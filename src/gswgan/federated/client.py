@@ -51,7 +51,7 @@ from gswgan.plan.facts import Facts
 from gswgan.plan.plan import Plan
 from gswgan.privacy import Streams
 from gswgan.privacy.accountant import NOT_RECOMPUTED
-from gswgan.privacy.events import Composed, Event, Repeated
+from gswgan.privacy.events import Event, Repeated
 from gswgan.privacy.randomness import create_key, erase_key, load_key
 from gswgan.privacy.storage import locked, make_folder, sync_folder
 from gswgan.run.budget_entry import enter_into
@@ -165,7 +165,7 @@ class Client:
         self._limits.check(plan)
         known, own = recorded(folder / "ledger.jsonl"), folder / "ledger.jsonl" if is_refined(plan) else None
         if own and known and not (folder / AGREED).exists():
-            raise FederationError("plan", "one whose rounds were given up", "another, or none")
+            raise FederationError(AGREED, None, "the file in the plan's folder, with what was agreed to", "Restore it.")
         if all(entry.name != name for entry in known):  # a repeated one is counted there
             memory = Memory.read(self.home, but=own)  # preset refined: counted as a whole, answered or not
             memory.check_cap(*planned_events(plan), repeats=repeated(known) if own else ())
@@ -243,7 +243,9 @@ class Client:
 def _all_answers(plan: Plan) -> Event:
     """All that a plan can ask of one client, whatever coins the server tosses."""
     if is_refined(plan):
-        return Composed(events=planned_events(plan))
+        total = plan.total()
+        assert total is not None
+        return total
     return Repeated(event=answer_event(plan), times=plan.sums.releases)
 
 

@@ -27,7 +27,7 @@ from gswgan.plan.plan import Plan
 
 GIB, TERA = 2.0**30, 1e12
 
-MAPS = 64
+MAPS = 80
 """Maps of the full side that a denoiser keeps for each of its channels at the most."""
 
 NOISE = 1e4
@@ -103,7 +103,9 @@ def _memory_of_steps(plan: Plan) -> float:
     most = NUMBERS_PER_CHUNK["cpu"]
     images = (most / count + LANES) * settings.draws
     activations = images * plan.facts.image_size**2 * plan.generator.width * MAPS
-    return 64.0 * count + 16.0 * sum(map(math.prod, axes.values())) + 32.0 * (most + LANES * count) + 4.0 * activations
+    classes = 24.0 * images * plan.facts.classes  # their labels, a number for each class
+    weights = 64.0 * count + 16.0 * sum(map(math.prod, axes.values())) + 32.0 * (most + LANES * count)
+    return weights + 4.0 * activations + classes
 
 
 def _work_of_steps(plan: Plan, records: int) -> float:
@@ -111,10 +113,12 @@ def _work_of_steps(plan: Plan, records: int) -> float:
 
     A step has a padded chunk and the noise of all weights, whoever takes part.
     """
-    settings, (count, _) = refined_settings(plan), numbers_of(plan)
+    settings, (count, axes) = refined_settings(plan), numbers_of(plan)
     steps = max(len(steps) for steps in steps_of(plan))
-    images = (plan.sums.rate * records + LANES) * settings.draws
-    return steps * count * (3.0 * images * plan.facts.image_size**2 + NOISE)
+    gradients = plan.sums.rate * records + LANES
+    products = count * (3.0 * gradients * settings.draws * plan.facts.image_size**2 + NOISE)
+    turned = gradients * count * 2.0 * max(shape[0] for shape in axes.values() if len(shape) == 2)
+    return steps * (products + turned)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -156,7 +156,11 @@ class CappedLedger(Ledger):
 
 
 def keep_agreed(folder: Path, plan: Plan) -> None:
-    """Count all that this plan asks for from now on, until the folder is removed but for its ledger."""
+    """Count all that this plan asks for from now on, whether its rounds end or not.
+
+    A server that has seen the first answer could otherwise choose between the rounds to come and another plan, and
+    such a choice costs more than either (docs/proof.md, section 8).
+    """
     told = [{"event": to_json(event), "times": times} for event, times in Counter(planned_events(plan)).items()]
     write_json(folder / AGREED, {"events": told})
 

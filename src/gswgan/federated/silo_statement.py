@@ -45,8 +45,13 @@ def noise_of_sum(plan: Plan, answers: int | None = None) -> float:
     return first_sums(plan).noise_std * math.sqrt(answers)
 
 
-def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -> dict[str, Any]:
-    """What is guaranteed to each observer, to whom a site is open, what is assumed, and which sites have answered."""
+def of_silos(
+    plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str], rounds: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
+    """What is guaranteed to each observer, to whom a site is open, what is assumed, and which sites have answered.
+
+    `rounds`: who has answered in each round of DP-SGD.
+    """
     trust, silos = trust_of(plan), _silos(plan)
     covered, share = with_repeats(plan.releases(), tally(Composed(events=tuple(events))))
     releases = [event for event, times in tally(covered).items() for _ in range(times)]
@@ -64,6 +69,7 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
         f"noise of std {noise:.5g} in every number of the released sum"
         + (f": {own:.5g} by each of {len(answered)} sites" if trust == "untrusted-server" else ""),
         *steps_lines(plan),
+        *missing_lines(answered, rounds),
         relation(plan),
         *group_lines(plan, releases, cost.delta * share),
     ]
@@ -72,8 +78,11 @@ def of_silos(plan: Plan, events: Sequence[BaseEvent], answered: Sequence[str]) -
         "guarantees": [dataclasses.replace(cost, observer=observer).to_json() for observer in to],
         "open_to": [] if trust == "untrusted-server" else [{"observer": "server", "epsilon": None, "why": clear}],
         "assumed": list(_OWN_NOISE if trust == "untrusted-server" else _CENTRAL_NOISE),
-        "sites": {"answered": list(answered), "missing": missing, "noise_std": noise, "text": text},
-    }
+        "sites": {
+            "answered": list(answered), "missing": missing, "noise_std": noise, "text": text,
+            **({"rounds": [list(sites) for sites in rounds]} if is_refined(plan) else {}),
+        },
+    }  # fmt: skip
 
 
 def answered_of(statement: Mapping[str, Any], plan: Plan) -> list[str]:
@@ -83,6 +92,18 @@ def answered_of(statement: Mapping[str, Any], plan: Plan) -> list[str]:
     if found != known or len(known) < silos.min_sites:
         raise RunError("sites", found, f"at least {silos.min_sites} of the sites of the plan, in their order")
     return known
+
+
+def rounds_answered(statement: Mapping[str, Any], plan: Plan) -> list[list[str]]:
+    """Who has answered in each round of DP-SGD, as a statement has it; a RunError where it cannot have been so."""
+    if not is_refined(plan):
+        return []
+    silos, answered, found = _silos(plan), answered_of(statement, plan), statement["sites"]["rounds"]
+    sound = [[name for name in answered if name in sites] for sites in found]
+    if found != sound or len(found) != len(steps_of(plan)) or any(len(sites) < silos.min_sites for sites in found):
+        expected = f"in each of {len(steps_of(plan))} rounds at least {silos.min_sites} of the sites that answered"
+        raise RunError("rounds", found, expected)
+    return sound
 
 
 def relation(plan: Plan) -> str:
@@ -104,6 +125,15 @@ def steps_lines(plan: Plan) -> list[str]:
         f"at rate {plan.sums.rate:.5g}, noise of std {noise:.5g} times the clip norm; the server averages the weights "
         "of the sites that answer a round"
     ]
+
+
+def missing_lines(answered: Sequence[str], rounds: Sequence[Sequence[str]]) -> list[str]:
+    """Who has answered the plan and not a round of DP-SGD."""
+    found = []
+    for number, sites in enumerate(rounds, start=1):
+        if missing := [name for name in answered if name not in sites]:
+            found.append(f"not in round {number} of DP-SGD: {', '.join(missing)}")
+    return found
 
 
 def group_lines(plan: Plan, releases: Sequence[BaseEvent], delta: float) -> list[str]:

@@ -70,6 +70,14 @@ class SiteRounds:
         """Who has not answered."""
         return [name for name in self.roster if not self._path(number, name).exists()]
 
+    def taken(self) -> dict[str, tuple[str, str]]:
+        """Whose answers to the round that waits were taken: their digests, and where they lie."""
+        number = self.waiting
+        if number is None:
+            return {}
+        paths = {name: self._path(number, name) for name in self.roster}
+        return {name: (self._digest(number, name), str(path)) for name, path in paths.items() if path.exists()}
+
     def refused(self, fields: Fields) -> str | None:
         """Why this is no answer to the round that waits, whoever else has answered; None if it is one."""
         client, raw, number = fields.get("client"), fields.get("weights"), self.waiting
@@ -82,9 +90,6 @@ class SiteRounds:
             if not isinstance(client, str) or client not in self.roster:
                 raise FederationError("client", short(str(client), 60), "a site that has answered the plan")
             check_weights(self.plan, raw, self._sent(number), steps_of(self.plan)[number])
-            path = self._path(number, client)
-            if path.exists() and path.read_bytes() != raw:
-                raise FederationError("answer", "another one: the first one counts", "one answer per site")
         except FederationError as wrong:
             self._note(client, refused=str(wrong), round=number)
             return str(wrong)
@@ -98,8 +103,6 @@ class SiteRounds:
         assert isinstance(client, str)
         assert number is not None
         path = self._path(number, client)
-        if path.exists():  # the file lies there still
-            return None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_durably(path, bytes(raw), mode=0o600)  # type: ignore[call-overload]
         self._note(client, digest=hashlib.sha256(bytes(raw)).hexdigest(), round=number, up=len(bytes(raw)))  # type: ignore[call-overload]
@@ -130,7 +133,9 @@ class SiteRounds:
 
     def state_cost(self, events: Sequence[BaseEvent]) -> None:
         """Write again what is promised to each observer: of all that the ledger has, also of what came twice."""
-        write_json(self._federation, observers(self.plan, events, self.roster))
+        closed = [self._closed(number) for number in range(len(steps_of(self.plan)))]
+        rounds = [list(read_json(path, "closed.json")["answers"]) for path in closed if path.exists()]
+        write_json(self._federation, observers(self.plan, events, self.roster, rounds))
 
     def fingerprint(self, number: int) -> str:
         """Equal for equal answers that count."""

@@ -30,7 +30,7 @@ from gswgan.critics.refined.settings import RefinedSettings
 from gswgan.critics.refined.sites import SiteSteps, farther, rounds_of
 from gswgan.critics.refined.steps import DPSGD
 from gswgan.data import ImageData
-from gswgan.errors import FederationError, PlanError, short
+from gswgan.errors import FederationError, PlanError, RunError, short
 from gswgan.federated.client_answers import Asked, Work
 from gswgan.generators import build_network
 from gswgan.generators.denoised import DenoisedSampler
@@ -41,6 +41,8 @@ from gswgan.privacy import BatchStreams, GaussianMechanism, Streams
 from gswgan.privacy.storage import read_file, write_durably
 from gswgan.run.checkpoint import Checkpoint
 from gswgan.run.folder import data_digest, read_json, write_json
+
+STEPS = "steps.safetensors"
 
 FORMAT_VERSION = 1
 HEADER = 2**20
@@ -176,12 +178,12 @@ class StepsAtSite:
         """`records`: how many the site has, as is public."""
         self._plan, self._turn, self._records, self._steps = plan, turn, records, steps_of(plan)[turn.number]
         self.name, self.is_last = f"step {self._steps.start}", self._steps.stop == plan.sums.releases
-        self._first, self._kept = folder / "answer.bin", Checkpoint(folder / "steps.safetensors", plan.digest())
+        self._first, self._kept = folder / "answer.bin", Checkpoint(folder / STEPS, plan.digest())
         self._asked = Asked(folder)
 
     def kept(self) -> bytes | None:
         """The answer to this question, if it has been given; a FederationError where the round is not the next."""
-        saved, number = self._kept.load(), self._turn.number
+        saved, number = self._saved(), self._turn.number
         done = 0 if saved is None else saved[0]
         if not self._first.exists() or number > done:
             raise FederationError("round", number + 1, f"round {done + 1}, after the answer to the plan itself")
@@ -189,9 +191,18 @@ class StepsAtSite:
             raise FederationError("round", number + 1, f"round {done + 1}, the next, or the same question again")
         return None if number == done or saved is None else _raw(saved[1]["answer"]["weights"])
 
+    def _saved(self) -> tuple[int, dict[str, dict[str, Tensor]]] | None:
+        try:
+            return self._kept.load()
+        except RunError as wrong:
+            expected = "the file that the last round left"
+            raise FederationError(
+                STEPS, "a damaged one", expected, "Restore it: no round goes on without it."
+            ) from wrong
+
     def make(self, work: Work) -> bytes:
         """The weights after the steps. Each of them is in the ledger before its noise is drawn."""
-        plan, device, saved = self._plan, pick_device("auto"), self._kept.load()
+        plan, device, saved = self._plan, pick_device("auto"), self._saved()
         self._asked.begin(self._turn.number, self._turn.digest())
         network = denoiser_of(plan, device)
         preconditioner = preconditioner_of(network, device)

@@ -38,14 +38,16 @@ _UNTRUSTED = (
 )
 
 
-def observers(plan: Plan, events: Iterable[BaseEvent], answered: Sequence[str] = ()) -> dict[str, Any]:
+def observers(
+    plan: Plan, events: Iterable[BaseEvent], answered: Sequence[str] = (), rounds: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
     """What is guaranteed to each observer, to whom a client is open, and what is assumed: for privacy.json.
 
-    `events`: all that the server's ledger has. `answered`: which silos have.
+    `events`: all that the server's ledger has. `answered`: which silos have, and in `rounds` of DP-SGD.
     """
     trust = trust_of(plan)
     if plan.facts.silos is not None:
-        return of_silos(plan, list(events), answered)
+        return of_silos(plan, list(events), answered, rounds)
     covered, share = with_repeats(plan.releases(), tally(Composed(events=tuple(events))))
     cost = _cost_of_rounds if has_rounds(plan) else _cost_of_one_round
     promised: tuple[tuple[str, Neighbours], ...] = (promise(trust), ("public", "replace-one"))

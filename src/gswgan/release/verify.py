@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gswgan.errors import GswganError, RunError, path_problem, short
-from gswgan.federated.silo_statement import answered_of
+from gswgan.federated.silo_statement import answered_of, rounds_answered
 from gswgan.federated.statement import observers
 from gswgan.methods import read_plan
 from gswgan.plan.plan import Plan
@@ -215,7 +215,8 @@ class _Verifier:
         if _is_federated(self.plan):
             whole = dataclasses.replace(self.plan, source=None)
             answered = [] if self.plan.facts.silos is None else answered_of(self.statement, whole)
-            both = observers(whole, [entry.event for entry in self.entries], answered)
+            rounds = [] if self.plan.facts.silos is None else rounds_answered(self.statement, whole)
+            both = observers(whole, [entry.event for entry in self.entries], answered, rounds)
             expected |= both
             if self.plan.source is None:
                 stated = yield from self._canonical("federation.json")
