@@ -72,14 +72,20 @@ def noise_levels(way: Way) -> list[float]:
     return ((first + place * (last - first)) ** way.bend).tolist()
 
 
-def draw(sampler: DenoisedSampler, labels: Tensor, way: Way, rng: torch.Generator) -> Tensor:
-    """uint8 images [n, channels, side, side]: DPM-Solver++(2M) of Lu et al. 2022, stochastic or not."""
+def draw(
+    sampler: DenoisedSampler, labels: Tensor, way: Way, rng: torch.Generator, start: Tensor | None = None
+) -> Tensor:
+    """uint8 images [n, channels, side, side]: DPM-Solver++(2M) of Lu et al. 2022, stochastic or not.
+
+    `start`: images [n, side, side, channels] in [-1, 1] that the way begins at, with noise of its first level on them
+    (Meng et al. 2022): they keep what is larger than that noise. Then `begin` is "noise".
+    """
     levels, shape = noise_levels(way), (len(labels), *sampler.shape)
 
     def noise() -> Tensor:
         return torch.randn(shape, device=labels.device, generator=rng)
 
-    images = noise() * levels[0]
+    images = noise() * levels[0] + (0.0 if start is None else start)
     clean = denoise(sampler.denoiser, images, levels[0], labels)
     if way.begin != "noise":
         images = images + clean

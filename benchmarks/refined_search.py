@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -287,18 +288,30 @@ class Search:
         denoised.denoise = usual
         self.tell(name, {"high": high, "low": low, "switches": found})
 
-    def ways(self, name: str, *, of: str, ways: list[dict[str, Any]], images: int = 10_000) -> None:
-        """FID of images that one network makes on several ways (benchmarks/refined_sampling.py)."""
-        network, found = self.generator.denoised_average, {}
+    def ways(
+        self, name: str, *, of: str, ways: list[dict[str, Any]], images: int = 10_000, from_samples: bool = False
+    ) -> None:
+        """What images are worth that one network makes on several ways (benchmarks/refined_sampling.py).
+
+        `from_samples`: the ways begin at samples of the kernel's generator.
+        """
+        network, found, begins = self.generator.denoised_average, {}, [None]
         self.put(network, self.kept[of])
         labels = torch.arange(images, device=DEVICE) % self.judge.test.classes
+        parts = labels.split(1000)
+        if from_samples:
+            first, labels = self.generator.samples(images)
+            parts, begins = labels.split(1000), list((first.permute(0, 2, 3, 1).float() * 2 - 1).split(1000))
         for way in ways:
-            rng = torch.Generator(DEVICE).manual_seed(0)
+            rng, made = torch.Generator(DEVICE).manual_seed(0), []
             with torch.no_grad(), faster():
-                made = [refined_sampling.draw(network, some, Way(**way), rng).cpu() for some in labels.split(1000)]
-            found[json.dumps(way)] = round(self.judge.distance(torch.cat(made).numpy()), 3)
+                for some, begin in zip(parts, itertools.cycle(begins)):
+                    made.append(refined_sampling.draw(network, some, Way(**way), rng, begin).cpu())
+            stacked = torch.cat(made).numpy()
+            result = {"cnn": self.judge.cnn(stacked, labels.cpu().numpy()), "fid": self.judge.distance(stacked)}
+            found[json.dumps(way)] = {key: round(value, 4) for key, value in result.items()}
             print(way, found[json.dumps(way)], flush=True)
-        self.tell(name, {"of": of, "ways": found})
+        self.tell(name, {"of": of, "from_samples": from_samples, "ways": found})
 
     def gradients(self, way: dict[str, Any]) -> tuple[Gradients, int]:
         """The gradients of records for a way of DP-SGD, and records in a chunk; the preconditioner is made for it."""

@@ -57,7 +57,7 @@ def network_of(critic: dict[str, Any]) -> str:
 
 def silos() -> str:
     """Every round over silos, the generator trained from its release."""
-    head = ["round", "sites", "noise by", "epsilon, to", "like one site at", "CNN", "machine"]
+    head = ["round", "held", "sites", "noise by", "epsilon, to", "like one site at", "CNN", "generator on"]
     rows = []
     for one in _records():
         if sites := one["plan"]["facts"].get("silos"):
@@ -67,5 +67,6 @@ def silos() -> str:
             mu = 2 / (one["plan"]["privacy"]["noise_std"] * (len(sites["sites"]) ** 0.5 if own else 1.0))
             alone = f"{visible_draw_epsilon(mu, 1, 1, one['plan']['privacy']['delta']):.1f}"
             which = one["name"].removeprefix("silos-")
-            rows.append([which, count, by, told, alone, spread([one], "cnn_accuracy", 3), machine(one)])
+            way = "over Flower" if "Flower" in one.get("round", {}).get("over", "") else "by files"
+            rows.append([which, way, count, by, told, alone, spread([one], "cnn_accuracy", 3), machine(one)])
     return table(head, rows)
