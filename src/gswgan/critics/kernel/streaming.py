@@ -136,7 +136,8 @@ class OnePass:
         done, total = tensors["done"].numpy().copy(), tensors["total"].numpy().copy()
         if done.shape != (parts,) or total.shape != shape:
             raise RunError("sums", (done.shape, total.shape), f"{((parts,), shape)}, as the data and the plan have")
-        if "encoder" not in tensors or bytes(tensors["encoder"].tolist()) != encoder:
+        known = bytes(tensors["encoder"].tolist()) if "encoder" in tensors else b""
+        if known != encoder:
             expected = "the one with which the first records were summed"
             raise RunError("encoder", "another file", expected, "Restore it, or start a new run: nothing was released.")
         return done, total, int(tensors["left_out"])
