@@ -42,6 +42,17 @@ def pictures() -> str:
     return table(head, rows)
 
 
+def larger_sides() -> str:
+    """What larger images cost the kernel critic, with averages of pixels as it is planned, and with all of them."""
+    rows, own = [], {32: 1, 64: 2, 128: 4}
+    for one in json.loads((RESULTS / "sides-cpu.json").read_text())["cases"]:
+        way = f"averages of {one['averaged']}x{one['averaged']}" if one["averaged"] > 1 else "all pixels"
+        way += " (the preset's)" if own[one["side"]] == one["averaged"] else ""
+        figures = [f"{one['release_s']:.0f} s", f"{one['step_s']:.2g} s", f"{one['peak_bytes'] / 1e9:.1f} GB"]
+        rows.append([f"{one['side']}x{one['side']}x3", way, *figures])
+    return table(["image", "features see", "release of 5,000 records", "step", "memory"], rows)
+
+
 def features_of(one: Record) -> str:
     """What is unusual about the features, and about the number of steps."""
     kernel = {**one["plan"]["critic"], **one["plan"]["critic"].get("kernel", {})}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from methods_table import averages, table_1
 from quality_figure import draw
-from result_pictures import pictures, silos
+from result_pictures import larger_sides, pictures, silos
 from result_runs import by_person, by_record, in_brief, ranges, zeroed
 from result_tables import (
     canaries,
@@ -86,6 +86,10 @@ With `refined` some have torn edges, and three kinds look alike.
 ![Synthetic blood cells, kernel critic with VGG19, 1,500 steps, a row for each kind](blood-cells-vgg19.png)
 
 ![Synthetic blood cells of preset refined](blood-cells-refined.png)
+
+Larger images, preset `kernel` on two busy cores:
+
+{larger_sides()}
 
 ## Silos
 
