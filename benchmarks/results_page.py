@@ -97,7 +97,9 @@ Larger images, preset `kernel` on two busy cores:
 
 Records protected, delta 1e-5, one record of one site replaced; a generator from the released sums, one seed. Sites hold
 equal parts ("even") or 4 of 10 classes each ("skewed"). The same data at one site, which a trusted aggregator's sum
-equals: `kernel` above (blood cells on two cores 0.808).
+equals: `kernel` above (blood cells on two cores 0.808). Rounds over Flower, with TLS and a process per site, took 79 to
+112 s; `verify --site` agreed at each site. By files and over Flower the same keys give the same bytes
+(`tests/federated`).
 
 ## Persons
 
