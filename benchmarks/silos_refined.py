@@ -116,9 +116,9 @@ class Work:
         self.plan, self.options, self.device = plan, options, pick_device(options.device)
         self.name, silos = options.plan.stem, plan.facts.silos
         assert silos is not None
-        whole, count = gswgan.load_data(plan.facts.data), plan.facts.records
+        whole, count = self.load(), plan.facts.records
         self.held_out = count < whole.n
-        test = part(whole, slice(count, None)) if self.held_out else gswgan.load_data(plan.facts.data, split="test")
+        test = part(whole, slice(count, None)) if self.held_out else self.load(split="test")
         data = part(whole, slice(count))
         where = places(data, len(silos.sites), options.classes_per_site)
         self.sites = {site.name: part(data, where == number) for number, site in enumerate(silos.sites)}
@@ -129,6 +129,9 @@ class Work:
         self.place.mkdir(parents=True, exist_ok=True)
         self.judge = Judge(whole, test, self.device, options.inception_weights)
         self.generator: Any = make_generator(plan, self.device)
+
+    def load(self, **split: str) -> ImageData:
+        return gswgan.load_data(self.plan.facts.data, image_size=self.plan.facts.image_size, **split)
 
     def secret_side(self, name: str, folder: Path) -> tuple[Ledger, Streams]:
         """A site's ledger and key."""
