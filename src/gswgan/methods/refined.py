@@ -202,7 +202,7 @@ def sizes(facts: Facts, device: str) -> Sizes:
     if facts.image_size <= TINY:
         return Sizes(
             batch=max(1, min(256, units // 5)), releases=100, draws=4, width=8, samples=2**14,
-            public_steps=600, pretraining=600, pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
+            public_steps=600, pretraining=3000, pretraining_batch=128, learning_rate=2e-3, averaging=10.0,
         )  # fmt: skip
     batch = max(1, min(2048, units // 10))
     if device.startswith("cuda"):
