@@ -143,6 +143,7 @@ class NormThree:
     def __init__(self) -> None:
         self._features = public_features()
         self.width, self.frequencies = self._features.width, self._features.frequencies
+        self.encoder = self._features.encoder
 
     def __call__(self, images: Tensor) -> Tensor:
         return 3 * self._features(images)

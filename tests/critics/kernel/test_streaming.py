@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures.process import _ExecutorManagerThread
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,32 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_counted_twic
     deadly = dataclasses.replace(deadly, times=100)
     with pytest.raises(RunError, match="died one after the other"):
         streamed(dataclasses.replace(found, reader=deadly), tmp_path / "hopeless", workers=2)
+
+
+@pytest.mark.timeout(300)  # it would wait for ever
+def test_a_worker_that_began_while_a_broken_pool_ended_the_others_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_stream(write_npz(tmp_path / "npz", tiny_images(), files=6), classes=3)
+    (tmp_path / "marks").mkdir()
+    deadly = Deadly(**vars(found.reader), marks=tmp_path / "marks", times=1)
+    real, missed = _ExecutorManagerThread.terminate_broken, list[int]()
+
+    def begun_meanwhile(self, *given):
+        late = list(self.processes.values())[-1]
+
+        def terminate():
+            if missed:
+                type(late).terminate(late)
+            missed.append(late.pid)
+
+        late.terminate = terminate
+        real(self, *given)
+
+    monkeypatch.setattr(_ExecutorManagerThread, "terminate_broken", begun_meanwhile)
+    total = streamed(dataclasses.replace(found, reader=deadly), tmp_path, workers=2)
+    assert len(missed) >= 2
+    assert np.array_equal(total, streamed(found, tmp_path / "straight"))
 
 
 @pytest.mark.slow

@@ -183,12 +183,19 @@ def _by_processes(job: Job, parts: Mapping[int, Part], workers: int) -> Iterator
                 deaths = 0
                 yield index, partial
         except BrokenProcessPool as wrong:
+            _end_workers(pool)
             deaths += 1
             if deaths >= MAX_DEATHS:
                 found = f"{deaths} that died one after the other"
                 raise RunError("workers", found, "workers that finish a part", _RESUME) from wrong
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_workers(pool: ProcessPoolExecutor) -> None:
+    """End those that a broken pool has left: it waits for all, also for one that began while it ended the others."""
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
 
 
 def _from_pool(pool: ProcessPoolExecutor, todo: Mapping[int, Part], submitted: int) -> Iterator[tuple[int, Partial]]:
