@@ -145,7 +145,12 @@ def take_weights(rounds: SiteRounds, folder: Path) -> Iterator[str]:
         if where == path.name:
             new.append(path)
     for path in new:  # read again: together they may be larger than the memory
-        if (refused := rounds.take(read_answer_file(path, rounds.plan))) is not None:
+        try:
+            refused = rounds.take(read_answer_file(path, rounds.plan))
+        except (GswganError, OSError) as wrong:
+            yield _line(path, wrong)
+            continue
+        if refused is not None:
             yield _line(path, refused)
 
 

@@ -117,7 +117,7 @@ def _work_of_steps(plan: Plan, records: int) -> float:
     steps = max(len(steps) for steps in steps_of(plan))
     gradients = plan.sums.rate * records + LANES
     products = count * (3.0 * gradients * settings.draws * plan.facts.image_size**2 + NOISE)
-    turned = gradients * count * 2.0 * max(shape[0] for shape in axes.values() if len(shape) == 2)
+    turned = gradients * count * 2.0 * max((shape[0] for shape in axes.values() if len(shape) == 2), default=0)
     return steps * (products + turned)
 
 
