@@ -80,7 +80,8 @@ def test_a_data_set_draws_as_it_goes(model: GSWGAN, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_gets_every_image_once(model: GSWGAN, workers: int) -> None:
-    images, labels = zip(*DataLoader(model.dataset(301), batch_size=50, num_workers=workers))
+    how = {"num_workers": workers, "multiprocessing_context": "forkserver" if workers else None}
+    images, labels = zip(*DataLoader(model.dataset(301), batch_size=50, **how))
     counts = torch.bincount(torch.cat(labels))
     assert sorted(counts.tolist()) == [100, 100, 101]
     found = torch.cat(images).reshape(301, -1)

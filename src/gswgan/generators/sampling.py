@@ -116,6 +116,9 @@ def _batches(
 def _in_threads(work: Callable[[threading.Event], None]) -> None:
     """Run `work` in as many threads as PyTorch may use; in each of them PyTorch uses one. An error stops them all."""
     allowed, stopped = torch.get_num_threads(), threading.Event()
+    if allowed == 1:  # as in a worker of a DataLoader: a process that was forked had better begin no threads
+        work(stopped)
+        return
 
     def work_alone() -> None:
         torch.set_num_threads(1)  # in this thread, and in threads that begin later
