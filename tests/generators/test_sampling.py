@@ -117,3 +117,15 @@ def test_an_error_in_a_thread_is_raised_and_the_number_of_threads_is_as_before()
     late.start()
     late.join(WAIT)
     assert found == [2]
+
+
+def test_with_one_thread_no_other_begins() -> None:
+    """A process that was forked, such as a worker of a DataLoader, may hang in a product that a new thread computes."""
+    before, inside = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        look = Network(lambda: inside.append(threading.current_thread()))
+        draw_images(look, SETTINGS, np.zeros(2 * CPU_BATCH, int), np.random.default_rng(0))
+    finally:
+        torch.set_num_threads(before)
+    assert inside == [threading.current_thread()] * 2
